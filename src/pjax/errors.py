@@ -1,0 +1,17 @@
+"""The errors of pjax. Each says what is wrong, where, what was expected, and what to do."""
+
+
+class PjaxError(Exception):
+    """Base class of every error that pjax raises on purpose."""
+
+
+class InputError(PjaxError, ValueError):
+    """An argument cannot be used: a shape, a label, an option, a value that is not finite."""
+
+
+class GraphError(PjaxError, ValueError):
+    """The traced function is not one that can be solved: no target, a target that is not last."""
+
+
+class UnsupportedEquationError(PjaxError, NotImplementedError):
+    """The traced function holds an equation for which no projection is known."""
