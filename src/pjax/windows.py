@@ -1,0 +1,148 @@
+"""Sliding windows as pure data movement, and the padding they need."""
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pjax.errors import InputError
+
+Padding: TypeAlias = str | int | Sequence[tuple[int, int]]
+
+
+def windows(
+    x: jax.Array,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int] | None = None,
+    fill: jax.typing.ArrayLike = 0.0,
+) -> jax.Array:
+    """The sliding windows of an array over all its axes, one window per row of the last axis.
+
+    Every slot of the result copies one scalar of ``x`` or holds ``fill``: with ``fill=0`` the function is
+    linear in ``x`` with 0/1 entries. The windows are cut axis by axis, so a 3x3 window takes 6 slices.
+
+    Args:
+        x: any array.
+        window: length of the window along each axis.
+        strides: step between windows along each axis.
+        padding: how many values ``fill`` to add before and after each axis; negative ones crop.
+        dilation: distance between the positions of one window along each axis, 1 by default.
+        fill: the value of the padding.
+
+    Returns:
+        An array of shape ``(*out_shape, prod(window))``: ``out_shape`` is that of ``lax.reduce_window``,
+        and the positions of a window are in row-major order.
+
+    >>> windows(jnp.arange(5), (3,), (2,), ((0, 0),)).tolist()
+    [[0, 1, 2], [2, 3, 4]]
+    """
+    dilation = (1,) * x.ndim if dilation is None else tuple(dilation)
+    _check_lengths(x.ndim, window=window, strides=strides, padding=padding, dilation=dilation)
+    _check_positive(window=window, strides=strides, dilation=dilation)
+    if any(lo or hi for lo, hi in padding):
+        if any(n + lo + hi < 0 for n, (lo, hi) in zip(x.shape, padding, strict=True)):
+            raise InputError(
+                f"windows: padding {tuple(padding)} crops more than shape {x.shape} has; crop less."
+            )
+        x = lax.pad(x, jnp.asarray(fill, x.dtype), [(int(lo), int(hi), 0) for lo, hi in padding])
+    out = tuple(
+        max((n - (w - 1) * d - 1) // s + 1, 0)
+        for n, w, s, d in zip(x.shape, window, strides, dilation, strict=True)
+    )
+    # Axes whose windows lie side by side need one crop, and axes of window 1 one strided slice: all at once.
+    tiled = [w == s and d == 1 for w, s, d in zip(window, strides, dilation, strict=True)]
+    limits, steps = list(x.shape), [1] * x.ndim
+    for axis in range(x.ndim):
+        if tiled[axis]:
+            limits[axis] = out[axis] * window[axis]
+        elif window[axis] == 1:
+            limits[axis], steps[axis] = _span(out[axis], strides[axis]), strides[axis]
+    if tuple(limits) != x.shape or any(s > 1 for s in steps):
+        x = lax.slice(x, [0] * x.ndim, limits, steps)
+    # Each remaining axis becomes (window, out), flattened: no new axis before the end.
+    for axis in range(x.ndim):
+        if window[axis] > 1 and not tiled[axis]:
+            size, span = x.shape[axis], _span(out[axis], strides[axis])
+            starts = [min(k * dilation[axis], size - span) for k in range(window[axis])]
+            cuts = [lax.slice_in_dim(x, k, k + span, strides[axis], axis) for k in starts]
+            x = lax.concatenate(cuts, axis)
+    split, outer, inner = list[int](), list[int](), list[int]()
+    for n, w, side_by_side in zip(out, window, tiled, strict=True):
+        at = len(split)
+        if w == 1:
+            split, outer = [*split, n], [*outer, at]
+        elif side_by_side:
+            split, outer, inner = [*split, n, w], [*outer, at], [*inner, at + 1]
+        else:
+            split, outer, inner = [*split, w, n], [*outer, at + 1], [*inner, at]
+    order = [*outer, *inner]
+    if tuple(split) != x.shape:
+        x = lax.reshape(x, split)
+    if order != sorted(order):
+        x = lax.transpose(x, order)
+    return lax.reshape(x, (*out, math.prod(window)))
+
+
+def explicit_padding(
+    padding: Padding,
+    window: Sequence[int],
+    strides: Sequence[int],
+    sizes: Sequence[int],
+    dilation: Sequence[int] | None = None,
+) -> tuple[tuple[int, int], ...]:
+    """The padding before and after each axis that ``"SAME"``, ``"VALID"`` or an integer stands for.
+
+    Args:
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, one integer, or a pair for each axis.
+        window: length of the window along each axis.
+        strides: step between windows along each axis.
+        sizes: length of each axis.
+        dilation: distance between the positions of one window along each axis, 1 by default.
+
+    >>> explicit_padding("SAME", (3,), (2,), (6,))
+    ((0, 1),)
+    """
+    dilation = (1,) * len(sizes) if dilation is None else tuple(dilation)
+    _check_lengths(len(sizes), window=window, strides=strides, dilation=dilation)
+    _check_positive(window=window, strides=strides, dilation=dilation)
+    if isinstance(padding, str):
+        if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
+            raise InputError(
+                f"Unknown padding {padding!r}: use 'SAME', 'SAME_LOWER', 'VALID', or pairs (before, after)."
+            )
+        reach = [(w - 1) * d + 1 for w, d in zip(window, dilation, strict=True)]
+        return tuple(lax.padtype_to_pads(tuple(sizes), reach, tuple(strides), padding))
+    try:
+        given = [(padding, padding)] * len(sizes) if isinstance(padding, int) else list(padding)
+        pairs = tuple((operator.index(lo), operator.index(hi)) for lo, hi in given)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"Padding must be 'SAME', 'VALID', an integer or pairs (before, after), got {padding!r}."
+        ) from error
+    _check_lengths(len(sizes), padding=pairs)
+    return pairs
+
+
+def _span(out: int, stride: int) -> int:
+    """How many values lie from the first of `out` strided values to the last."""
+    return (out - 1) * stride + 1 if out else 0
+
+
+def _check_lengths(ndim: int, **settings: Sequence[object]) -> None:
+    for name, setting in settings.items():
+        if len(setting) != ndim:
+            raise InputError(
+                f"{name} needs one entry for each of the {ndim} axes, got {len(setting)}: {tuple(setting)}."
+            )
+
+
+def _check_positive(**settings: Sequence[int]) -> None:
+    for name, setting in settings.items():
+        if any(s < 1 for s in setting):
+            raise InputError(f"{name} must be positive along every axis, got {tuple(setting)}.")
