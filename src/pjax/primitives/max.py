@@ -1,0 +1,98 @@
+"""The largest, or the smallest, of several numbers."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.errors import InputError
+from pjax.primitives._arithmetic import weight_like, wide
+from pjax.primitives._primitive import Arrays, Primitive
+
+_UNROLLED = 4  # rounds that nearly always suffice; the loop after them runs for the rare rest
+
+
+@dataclasses.dataclass(frozen=True)
+class Max(Primitive):
+    r"""The maximum of a vector, or its minimum with ``sign=-1``.
+
+    Set: :math:`\{(x, z) : z = \max_i x_i\}`. If :math:`z_0` is above all :math:`x_i`, the (first) largest one
+    meets it at their weighted average. Otherwise everything above a level :math:`z` is lowered to it, the
+    root of :math:`w (z - z_0) = \sum_i (x_i - z)_+`. The right side is convex and piecewise linear, so
+    Newton's method
+
+    .. math:: z \leftarrow \frac{w z_0 + \sum_{x_i > z} x_i}{w + \#\{x_i > z\}}
+
+    rises from :math:`z_0` to the root in finitely many rounds, without sorting.
+
+    Args:
+        sign: 1 for the maximum, -1 for the minimum.
+
+    >>> Max().project((jnp.array([0.0, 4.0, 3.0]),), jnp.array(2.0))
+    ((Array([0., 3., 3.], dtype=float32),), Array(3., dtype=float32))
+
+    Reference: the theorem "Maximum" of the paper.
+    """
+
+    sign: int = 1
+
+    name: ClassVar[str] = "max"
+    core: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.sign not in (1, -1):
+            raise InputError(f"max: sign must be 1 (maximum) or -1 (minimum); got {self.sign!r}.")
+
+    def forward(self, *inputs: jax.Array) -> jax.Array:
+        (x,) = inputs
+        return jnp.max(x, axis=-1) if self.sign == 1 else jnp.min(x, axis=-1)
+
+    def displace(
+        self,
+        inputs: Arrays,
+        shifts: Arrays,
+        output: jax.Array,
+        shift: jax.Array,
+        weight: jax.typing.ArrayLike = 1.0,
+    ) -> tuple[Arrays, jax.Array]:
+        # Relative to the old output, so that numbers near the maximum keep their low digits.
+        x = self.sign * ((wide(inputs[0]) - wide(output)[..., None]) + wide(shifts[0]))
+        z = self.sign * wide(shift)
+        w = jnp.broadcast_to(weight_like(weight, z), z.shape)
+        top = jnp.max(x, axis=-1)
+
+        level = _lower(x, z, w)
+        lowered = jnp.minimum(level[..., None] - x, 0)
+
+        place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+        first = jnp.min(jnp.where(x == top[..., None], place, x.shape[-1]), axis=-1, keepdims=True)
+        back = (z - top) / (1 + w)
+        raised = jnp.where(place == first, (w * back)[..., None], 0)
+
+        up = z >= top
+        move = jnp.where(up[..., None], raised, lowered)
+        back = jnp.where(up, -back, level - z)
+        return ((self.sign * move).astype(inputs[0].dtype),), (self.sign * back).astype(output.dtype)
+
+
+def _lower(x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
+    """The root of ``w (level - z) = sum(max(x - level, 0))``, for ``z < max(x)``."""
+
+    def count(level: jax.Array) -> jax.Array:
+        return jnp.sum(x > level[..., None], axis=-1)
+
+    def rise(level: jax.Array) -> jax.Array:
+        above = x > level[..., None]
+        excess = jnp.sum(jnp.where(above, x - z[..., None], 0), axis=-1)
+        return jnp.maximum(level, z + excess / (w + jnp.sum(above, axis=-1)))
+
+    level = z
+    for _ in range(_UNROLLED):
+        level = rise(level)
+    # The set above the level only shrinks; the level is right once the set has stopped changing.
+    state = (level, rise(level))
+    level, _ = jax.lax.while_loop(
+        lambda s: jnp.any(count(s[0]) != count(s[1])), lambda s: (s[1], rise(s[1])), state
+    )
+    return rise(level)
