@@ -1,0 +1,214 @@
+"""Contractions: many dot products between the slots of two arrays (matmul, einsum, convolution).
+
+Each output scalar is the dot product of K slots of the first input and K slots of the second. Written
+out, that is an array of shape ``(*out, K)`` for either input: the edges. A contraction knows how to
+write them out (`expand`), and how to do without:
+
+- `pair(x, y)`       the dot products themselves;
+- `reduce(i, q)`     for each output, the sum over its K slots of a quantity q of input i;
+- `scatter(i, c)`    the transpose of `reduce`: for each scalar of input i, the sum of c over its readers;
+- `pull(i, y, c)`    the transpose of `pair` in input i: for each scalar, the sum of c·(its partner in y).
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pjax.windows import windows
+
+
+@dataclasses.dataclass(frozen=True)
+class Contraction(abc.ABC):
+    """A bilinear operation made of dot products of equal length."""
+
+    name: ClassVar[str] = "dot"
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[Any, Any]
+
+    @abc.abstractmethod
+    def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The dot products, of shape `out`."""
+
+    @property
+    @abc.abstractmethod
+    def length(self) -> int:
+        """K, the number of slots in one dot product."""
+
+    @abc.abstractmethod
+    def expand(self, i: int, x: jax.Array) -> jax.Array:
+        """Input i written out: shape ``(*out, K)``. A layout."""
+
+    @abc.abstractmethod
+    def reduce(self, i: int, q: jax.Array) -> jax.Array:
+        """The sum of q over the slots of each output; of a shape that broadcasts to `out`."""
+
+    def forward(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return self.pair(x, y)
+
+    @functools.cached_property
+    def out(self) -> tuple[int, ...]:
+        x, y = (jax.ShapeDtypeStruct(s, t) for s, t in zip(self.shapes, self.dtypes, strict=True))
+        return jax.eval_shape(self.pair, x, y).shape
+
+    def scatter(self, i: int, c: jax.Array) -> jax.Array:
+        """The transpose of `reduce`."""
+        aval = jax.ShapeDtypeStruct(self.shapes[i], c.dtype)
+        (q,) = jax.linear_transpose(lambda q: jnp.broadcast_to(self.reduce(i, q), self.out), aval)(c)
+        return q
+
+    def count(self, i: int) -> int | jax.Array:
+        """How many outputs read each scalar of input i."""
+        return self.scatter(i, jnp.ones(self.out, jnp.float32))
+
+    def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
+        """The transpose of `pair` in input i, at the given other input."""
+        aval = jax.ShapeDtypeStruct(self.shapes[i], c.dtype)
+        pair = (lambda x: self.pair(x, partner)) if i == 0 else (lambda y: self.pair(partner, y))
+        (x,) = jax.linear_transpose(pair, aval)(c)
+        return x
+
+    def gather(self, i: int, edges: jax.Array) -> jax.Array:
+        """The transpose of `expand`: for each scalar of input i, the sum over its edges."""
+        aval = jax.ShapeDtypeStruct(self.shapes[i], edges.dtype)
+        (x,) = jax.linear_transpose(lambda x: self.expand(i, x), aval)(edges)
+        return x
+
+    @property
+    def edges(self) -> int:
+        """The number of edges of each input."""
+        return math.prod(self.out) * self.length
+
+
+@dataclasses.dataclass(frozen=True)
+class DotGeneral(Contraction):
+    """`lax.dot_general`."""
+
+    contract: tuple[tuple[int, ...], tuple[int, ...]]
+    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    precision: Any = None
+
+    def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        dtype = jnp.result_type(x, y)
+        return lax.dot_general(
+            x.astype(dtype),
+            y.astype(dtype),
+            (self.contract, self.batch),
+            precision=self.precision,
+            preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        )
+
+    @functools.cached_property
+    def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        first, second = (
+            tuple(d for d in range(len(self.shapes[i])) if d not in self.contract[i] + self.batch[i])
+            for i in (0, 1)
+        )
+        return first, second
+
+    @property
+    def length(self) -> int:
+        return math.prod(self.shapes[0][d] for d in self.contract[0])
+
+    def expand(self, i: int, x: jax.Array) -> jax.Array:
+        ones = [1] * len(self.free[1 - i])
+        batch = [x.shape[d] for d in self.batch[i]]
+        free = [x.shape[d] for d in self.free[i]]
+        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i])
+        x = x.reshape(*batch, *(ones if i else free), *(free if i else ones), self.length)
+        return jnp.broadcast_to(x, (*self.out, self.length))
+
+    def reduce(self, i: int, q: jax.Array) -> jax.Array:
+        ones = [1] * len(self.free[1 - i])
+        batch = [q.shape[d] for d in self.batch[i]]
+        free = [q.shape[d] for d in self.free[i]]
+        q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
+        return q.sum(-1).reshape(*batch, *(ones if i else free), *(free if i else ones))
+
+    def count(self, i: int) -> int:
+        return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution(Contraction):
+    """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
+
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    input_dilation: tuple[int, ...]
+    kernel_dilation: tuple[int, ...]
+    axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    """Batch, feature and spatial axes of the input; output feature, input feature and spatial axes of
+    the kernel; batch, feature and spatial axes of the output."""
+    groups: int = 1
+    precision: Any = None
+
+    def _conv(self, x: jax.Array, y: jax.Array, groups: int) -> jax.Array:
+        dtype = jnp.result_type(x, y)
+        return lax.conv_general_dilated(
+            x.astype(dtype),
+            y.astype(dtype),
+            self.strides,
+            self.padding,
+            lhs_dilation=self.input_dilation,
+            rhs_dilation=self.kernel_dilation,
+            dimension_numbers=lax.ConvDimensionNumbers(*self.axes),
+            feature_group_count=groups,
+            precision=self.precision,
+            preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        )
+
+    def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return self._conv(x, y, self.groups)
+
+    @property
+    def length(self) -> int:
+        return math.prod(self.shapes[1]) // self.shapes[1][self.axes[1][0]]
+
+    def _to_output_order(self, x: jax.Array) -> jax.Array:
+        """From (batch, feature, *spatial, …) to the output's order of axes."""
+        rest = x.ndim - len(self.axes[2])
+        order = [self.axes[2].index(d) for d in range(len(self.axes[2]))]
+        return x.transpose(*order, *(len(order) + r for r in range(rest)))
+
+    def expand(self, i: int, x: jax.Array) -> jax.Array:
+        taps = [self.shapes[1][d] for d in self.axes[1][2:]]
+        features, depth = self.shapes[1][self.axes[1][0]], self.shapes[1][self.axes[1][1]]
+        shape = [self.out[d] for d in self.axes[2]]  # batch, feature, *spatial
+        if i == 0:
+            x = x.transpose(self.axes[0])
+            zero = jnp.zeros((), x.dtype)
+            gaps = [(0, 0, d - 1) for d in self.input_dilation]
+            x = lax.pad(x, zero, [(0, 0, 0), (0, 0, 0), *gaps])
+            x = windows(
+                x, (1, 1, *taps), (1, 1, *self.strides), ((0, 0), (0, 0), *self.padding),
+                (1, 1, *self.kernel_dilation),
+            )  # fmt: skip
+            x = x.reshape(shape[0], self.groups, 1, depth, *shape[2:], -1)
+            x = jnp.moveaxis(x, 3, -2)  # batch, group, 1, *spatial, depth, taps
+            x = jnp.broadcast_to(x, (*x.shape[:2], features // self.groups, *x.shape[3:]))
+            x = x.reshape(*shape, self.length)
+        else:
+            x = x.transpose(self.axes[1]).reshape(1, features, *(1 for _ in taps), self.length)
+        return self._to_output_order(jnp.broadcast_to(x, (*shape, self.length)))
+
+    def reduce(self, i: int, q: jax.Array) -> jax.Array:
+        if i == 1:
+            total = q.transpose(self.axes[1]).reshape(q.shape[self.axes[1][0]], -1).sum(-1)
+            return self._to_output_order(total.reshape(1, -1, *(1 for _ in self.strides)))
+        # A box filter: one channel per group, with a kernel of ones.
+        feature = self.axes[0][1]
+        q = jnp.moveaxis(q, feature, -1)
+        q = q.reshape(*q.shape[:-1], self.groups, -1).sum(-1)
+        q = jnp.moveaxis(q, -1, feature)
+        shape = list(self.shapes[1])
+        shape[self.axes[1][0]], shape[self.axes[1][1]] = self.groups, 1
+        boxed = self._conv(q, jnp.ones(shape, q.dtype), self.groups)
+        if self.groups == 1:
+            return boxed
+        return jnp.repeat(boxed, self.out[self.axes[2][1]] // self.groups, self.axes[2][1])

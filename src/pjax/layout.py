@@ -1,0 +1,276 @@
+"""Layouts: the wires between nodes.
+
+A layout only moves numbers: each slot of its result copies one scalar of a source, or holds a constant.
+So it is linear with entries 0 and 1 (plus a constant part), and JAX can transpose it. No inverse is ever
+written by hand: the consensus of a node over everything that reads it is ``sum Lᵀ(v) / sum Lᵀ(1)``.
+
+An `Expr` is a lazily evaluated value: a constant, the output of a node, or an equation applied to such.
+A `Wire` is an expression that one input of a node reads, seen as a function of the nodes behind it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# Layout equations, with the positions of the operands that carry values. The others (indices,
+# predicates) steer the movement and must be constant. `None`: every operand carries values.
+LAYOUTS: dict[str, tuple[int, ...] | None] = {
+    "broadcast_in_dim": (0,),
+    "concatenate": None,
+    "convert_element_type": (0,),
+    "copy": (0,),
+    "copy_p": (0,),
+    "device_put": None,
+    "dynamic_slice": (0,),
+    "dynamic_update_slice": (0, 1),
+    "expand_dims": (0,),
+    "gather": (0,),
+    "name": (0,),
+    "optimization_barrier": None,
+    "pad": (0, 1),
+    "reduce_precision": (0,),
+    "reshape": (0,),
+    "rev": (0,),
+    "select_n": (1, 2, 3, 4, 5, 6, 7, 8),
+    "sharding_constraint": (0,),
+    "slice": (0,),
+    "split": (0,),
+    "squeeze": (0,),
+    "stop_gradient": (0,),
+    "transpose": (0,),
+}
+
+# Layouts in which every source scalar is read equally often.
+UNIFORM = frozenset(
+    "broadcast_in_dim convert_element_type copy copy_p device_put expand_dims name reduce_precision reshape "
+    "rev sharding_constraint squeeze stop_gradient transpose vector".split()
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """A function applied to expressions; an expression picks one of its results."""
+
+    name: str
+    fn: Callable[..., Sequence[Any]]
+    args: tuple["Expr", ...]
+    data: frozenset[int]
+    """Positions of the arguments that carry values."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expr:
+    """A value known only at run time. Exactly one of `call`, `node`, `constant`, `literal` is set."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    line: str = ""
+    depends: bool = False
+    """Whether it depends on a parameter."""
+    after: bool = False
+    """Whether it is computed from a loss."""
+    call: Call | None = None
+    index: int = 0
+    node: int | None = None
+    constant: int | None = None
+    literal: Any = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def node_output(node: int, shape: tuple[int, ...], dtype: Any, *, after: bool = False) -> Expr:
+    """The output of a node, as an expression."""
+    return Expr(shape, dtype, depends=True, after=after, node=node)
+
+
+def literal(value: Any) -> Expr:
+    """A constant written in the program."""
+    return Expr(jnp.shape(value), jnp.result_type(value), literal=value)
+
+
+def apply(name: str, fn: Callable[..., Any], *args: Expr, line: str = "") -> Expr:
+    """A function of one result applied to expressions, all of which carry values."""
+    out = jax.eval_shape(fn, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
+    call = Call(name, lambda *xs: (fn(*xs),), args, frozenset(range(len(args))))
+    depends, after = any(a.depends for a in args), any(a.after for a in args)
+    return Expr(out.shape, out.dtype, line, depends, after, call)
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every expression below the roots, arguments first, each once."""
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        expr, ready = stack.pop()
+        if id(expr) in seen:
+            continue
+        if ready or expr.call is None:
+            seen.add(id(expr))
+            yield expr
+        else:
+            stack.append((expr, True))
+            stack.extend((arg, False) for arg in reversed(expr.call.args))
+
+
+def nodes_of(expr: Expr) -> tuple[int, ...]:
+    """The nodes that an expression reads, in order."""
+    return tuple(sorted({e.node for e in walk(expr) if e.node is not None}))
+
+
+def substitute(expr: Expr, nodes: Mapping[int, Expr]) -> Expr:
+    """The expression with the outputs of some nodes replaced by other expressions."""
+    new: dict[int, Expr] = {}
+    calls: dict[int, Call] = {}
+    for e in walk(expr):
+        if e.node is not None and e.node in nodes:
+            new[id(e)] = nodes[e.node]
+        elif e.call is not None and any(new[id(a)] is not a for a in e.call.args):
+            if id(e.call) not in calls:
+                args = tuple(new[id(a)] for a in e.call.args)
+                calls[id(e.call)] = dataclasses.replace(e.call, args=args)
+            new[id(e)] = dataclasses.replace(e, call=calls[id(e.call)])
+        else:
+            new[id(e)] = e
+    return new[id(expr)]
+
+
+class Evaluator:
+    """Evaluates expressions, each once, on given constants and node outputs.
+
+    With ``linear``, a floating type, it evaluates the linear part in that type: constants that carry
+    values count as zero, and casts are left out, since displacements keep the type they are carried in.
+    """
+
+    def __init__(
+        self,
+        constants: Sequence[Any],
+        nodes: Mapping[int, Any],
+        *,
+        linear: Any = None,
+        known: "Evaluator | None" = None,
+    ) -> None:
+        self._constants = constants
+        self._nodes = nodes
+        self._linear = linear
+        self._known = self if known is None else known
+        self._memo: dict[int, Any] = {}
+        self._keep: list[Any] = []  # ids stay valid only while the objects live
+
+    def __call__(self, root: Expr) -> Any:
+        for expr in walk(root):
+            if id(expr) in self._memo or (self._linear is not None and not expr.depends):
+                continue
+            self._keep.append(expr)
+            self._memo[id(expr)] = self._evaluate(expr)
+        return self._memo[id(root)]
+
+    def _evaluate(self, expr: Expr) -> Any:
+        if expr.node is not None:
+            return self._nodes[expr.node]
+        if expr.constant is not None:
+            return self._constants[expr.constant]
+        if expr.call is None:
+            return expr.literal
+        call = expr.call
+        key = id(call)
+        if key not in self._memo:
+            self._keep.append(call)
+            args = [self._argument(call, i) for i in range(len(call.args))]
+            cast = self._linear is not None and call.name in ("convert_element_type", "reduce_precision")
+            self._memo[key] = args if cast else call.fn(*args)
+        return self._memo[key][expr.index]
+
+    def _argument(self, call: Call, i: int) -> Any:
+        arg = call.args[i]
+        if self._linear is None:
+            return self._memo[id(arg)]
+        if i not in call.data:  # an index or a predicate: the same in both readings
+            return self._known(arg)
+        if arg.depends:
+            return self._memo[id(arg)]
+        return jnp.zeros(arg.shape, self._linear)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wire:
+    """One input of a node: a layout of the nodes and constants that it reads."""
+
+    expr: Expr
+    sources: tuple[int, ...]
+
+    @classmethod
+    def of(cls, expr: Expr) -> "Wire":
+        return cls(expr, nodes_of(expr))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.expr.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.expr.dtype
+
+    @property
+    def constant(self) -> bool:
+        return not self.sources
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The names of the layouts on the way, for people to read."""
+        return tuple(e.call.name for e in walk(self.expr) if e.call is not None and e.depends)
+
+    def fan_out(self) -> int | None:
+        """How often each scalar of the only source is read, where that is one number for all."""
+        expr, sources = self.expr, self.sources
+        if len(sources) != 1:
+            return None
+        while expr.node is None:
+            assert expr.call is not None
+            if expr.call.name not in UNIFORM or len(expr.call.args) != 1:
+                return None
+            source = expr.call.args[0]
+            if not source.size or expr.size % source.size:
+                return None
+            expr = source
+        return self.expr.size // max(expr.size, 1)
+
+
+class Wiring:
+    """A wire at run time: its linear part, forwards and backwards."""
+
+    def __init__(self, wire: Wire, avals: Sequence[jax.ShapeDtypeStruct], known: Evaluator) -> None:
+        """``avals`` are the outputs of ``wire.sources``, in the type of the displacements."""
+        self.wire = wire
+
+        def linear(*values: Any) -> Any:
+            nodes = dict(zip(wire.sources, values, strict=True))
+            return Evaluator((), nodes, linear=avals[0].dtype, known=known)(wire.expr)
+
+        self._linear = linear
+        self._avals = avals
+        self._transpose = jax.linear_transpose(linear, *avals) if avals else None
+        self._plain = wire.expr.node is not None
+
+    def push(self, *values: jax.Array) -> jax.Array:
+        """Displacements of the sources, as the reader sees them."""
+        return values[0] if self._plain else self._linear(*values)
+
+    def pull(self, value: jax.Array) -> tuple[jax.Array, ...]:
+        """Sums, for every scalar of every source, over the slots that read it."""
+        if self._plain:
+            return (value,)
+        assert self._transpose is not None
+        return tuple(self._transpose(value))
+
+    def counts(self) -> tuple[Any, ...]:
+        """How many slots read each scalar of each source: numbers where uniform, else arrays."""
+        uniform = self.wire.fan_out()
+        if uniform is not None:
+            return (uniform,)
+        return self.pull(jnp.ones(self.wire.shape, self._avals[0].dtype))

@@ -1,0 +1,78 @@
+"""What a solver does between two updates: start, step, read off."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from pjax.edges import EdgeSpace, State
+
+
+class Iteration(Protocol):
+    """A projection method on one problem. The state is a pytree; all methods are pure."""
+
+    def start(self) -> Any:
+        """The state at the forward evaluation."""
+
+    def step(self, state: Any) -> Any:
+        """One step of the method."""
+
+    def parameters(self, state: Any) -> dict[int, jax.Array]:
+        """How far each parameter has moved, by node."""
+
+    def squared(self, state: Any) -> jax.Array:
+        """The squared violation that the last step saw, summed over edges."""
+
+    def neglected(self, state: Any) -> jax.Array:
+        """The largest term that a history left out so far, relative to what it kept."""
+
+
+class EdgeState(NamedTuple):
+    edges: State
+    squared: jax.Array
+    neglected: jax.Array
+
+
+Advance = Callable[[EdgeSpace, State, bool], tuple[State, jax.Array]]
+"""A step on edges: from a space, a state and whether to measure, to a state and a squared violation."""
+
+Shadow = Callable[[EdgeSpace, State], State]
+"""From a state to the point that the method converges to."""
+
+
+def first_projection(space: EdgeSpace, z: State) -> State:
+    """The shadow of Douglas-Rachford and its relatives: the projection onto the first set."""
+    return space.project(0, z).state
+
+
+class EdgeIteration:
+    """A method that is written as a map on edges."""
+
+    def __init__(
+        self, space: EdgeSpace, advance: Advance, *, shadow: Shadow | None = None, measure: bool = False
+    ) -> None:
+        """``shadow`` leads from the state to the solution, where that is not the state itself."""
+        self._space = space
+        self._advance = advance
+        self._shadow = shadow
+        self._measure = measure
+
+    def start(self) -> EdgeState:
+        zero = jnp.zeros((), self._space.problem.dtype)
+        return EdgeState(self._space.start(), zero, zero)
+
+    def step(self, state: EdgeState) -> EdgeState:
+        edges, squared = self._advance(self._space, state.edges, self._measure)
+        edges, neglected = self._space.settle(edges)
+        return EdgeState(edges, squared, jnp.maximum(state.neglected, neglected))
+
+    def parameters(self, state: EdgeState) -> dict[int, jax.Array]:
+        edges = state.edges if self._shadow is None else self._shadow(self._space, state.edges)
+        return self._space.parameters(edges)
+
+    def squared(self, state: EdgeState) -> jax.Array:
+        return state.squared
+
+    def neglected(self, state: EdgeState) -> jax.Array:
+        return state.neglected

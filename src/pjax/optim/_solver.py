@@ -1,0 +1,170 @@
+"""What all solvers share: options, the compiled update, its cache."""
+
+import abc
+import collections
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+
+from pjax import trace as tracing
+from pjax.check import check_finite, check_graph
+from pjax.errors import InputError
+from pjax.graph import Graph
+from pjax.optim._iteration import Iteration
+from pjax.partition import Partition, two_sets
+from pjax.problem import Problem
+
+P = TypeVar("P")
+
+
+class OptimizerState(NamedTuple):
+    """What an optimiser carries from update to update."""
+
+    updates: jax.Array
+    """How many updates were made."""
+    neglected: jax.Array
+    """The largest term that a history left out so far, relative to what it kept; 0 where all is exact."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Solver(abc.ABC):
+    """A projection method. Frozen hyperparameters; all state is passed in and out.
+
+    Args:
+        steps_per_update: how many steps `update` makes on one batch.
+        consensus: ``"exact"`` weights a node's output by the number of edges that leave it, which is the
+            projection onto its consensus set; ``"paper"`` weights it by one, as the paper's experiments.
+        edges: ``"implicit"`` keeps node-sized arrays; ``"explicit"`` stores every edge (the definition).
+        constants: ``"nodes"``, as in the paper: a product may move its copy of a constant, which is then
+            set back. ``"fixed"``: it may not, so that a product with a constant is a linear constraint.
+        check: whether to look for values that are not finite before each update outside `jit`.
+    """
+
+    name: ClassVar[str]
+
+    steps_per_update: int = 50
+    consensus: Literal["paper", "exact"] = "paper"
+    edges: Literal["implicit", "explicit"] = "implicit"
+    constants: Literal["nodes", "fixed"] = "nodes"
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        steps = self.steps_per_update
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise InputError(f"steps_per_update must be a whole number of at least 1, got {steps!r}")
+        _check_option("consensus", self.consensus, ("paper", "exact"))
+        _check_option("edges", self.edges, ("implicit", "explicit"))
+        _check_option("constants", self.constants, ("nodes", "fixed"))
+
+    # --- What a method defines ---
+
+    @abc.abstractmethod
+    def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
+        """The method on a problem. With ``measure``, steps also compute the violation they see."""
+
+    def partition(self, graph: Graph) -> Partition:
+        """Which nodes project together."""
+        return two_sets(graph)
+
+    # --- What users call ---
+
+    def init(self, params: Any) -> OptimizerState:  # noqa: ARG002 - as in optax
+        """The state before the first update."""
+        return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
+
+    @overload
+    def update(self, fn: Callable[[P], Any], params: P) -> tuple[P, jax.Array]: ...
+
+    @overload
+    def update(
+        self, fn: Callable[[P], Any], params: P, state: OptimizerState
+    ) -> tuple[P, OptimizerState, jax.Array]: ...
+
+    def update(
+        self, fn: Callable[[P], Any], params: P, state: OptimizerState | None = None
+    ) -> tuple[P, jax.Array] | tuple[P, OptimizerState, jax.Array]:
+        """Make `steps_per_update` steps on the constraints that a function states.
+
+        Args:
+            fn: an ordinary JAX function of the parameters that ends in a target (a loss). It may be a new
+                closure in every call: functions that trace to the same graph share one compiled update.
+            params: any pytree of floating-point arrays. Leaves that `fn` does not use come back unchanged.
+            state: what `init` or the last update returned.
+
+        Returns:
+            The new parameters, the new state if one was given, and the mean loss of the *given*
+            parameters on this batch.
+        """
+        traced = tracing.read(fn, params)
+        leaves, treedef = jax.tree.flatten(params)
+        if self.check:
+            check_finite(traced, leaves)
+        program = compiled(self, traced)
+        new, loss, neglected = program.update(leaves, traced.constants)
+        params = jax.tree.unflatten(treedef, new)
+        if state is None:
+            return params, loss
+        worst = jnp.maximum(state.neglected, neglected.astype(jnp.float32))
+        return params, OptimizerState(state.updates + 1, worst), loss
+
+
+def _check_option(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+class Program:
+    """A solver and a graph, compiled."""
+
+    def __init__(self, solver: Solver, traced: tracing.Traced) -> None:
+        graph = tracing.build(traced)
+        check_graph(graph)
+        self.solver = solver
+        self.partition = solver.partition(graph)
+        self.update = jax.jit(self._update)
+        self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
+
+    def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
+        return Problem(
+            self.partition,
+            constants,
+            leaves,
+            consensus=self.solver.consensus,
+            fixed_constants=self.solver.constants == "fixed",
+        )
+
+    def moved(self, leaves: list[Any], moves: dict[int, jax.Array]) -> list[Any]:
+        """The parameters after the given displacements."""
+        return [
+            leaf if v is None else (leaf + moves[v]).astype(jnp.result_type(leaf))
+            for leaf, v in zip(leaves, self.partition.graph.leaves, strict=True)
+        ]
+
+    def _update(
+        self, leaves: list[Any], constants: tuple[Any, ...]
+    ) -> tuple[list[Any], jax.Array, jax.Array]:
+        problem = self.problem(leaves, constants)
+        iteration = self.solver.iteration(problem)
+        state = jax.lax.fori_loop(
+            0, self.solver.steps_per_update, lambda _, s: iteration.step(s), iteration.start()
+        )
+        new = self.moved(leaves, iteration.parameters(state))
+        return new, problem.loss, iteration.neglected(state)
+
+
+_PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()
+_MOST_PROGRAMS = 256
+
+
+def compiled(solver: Solver, traced: tracing.Traced) -> Program:
+    """The program of a solver for a graph: made once for all functions that trace to the same graph."""
+    key = (solver, traced.key)
+    if key not in _PROGRAMS:
+        _PROGRAMS[key] = Program(solver, traced)
+        while len(_PROGRAMS) > _MOST_PROGRAMS:
+            _PROGRAMS.popitem(last=False)
+    _PROGRAMS.move_to_end(key)
+    return _PROGRAMS[key]

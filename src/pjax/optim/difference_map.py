@@ -1,0 +1,52 @@
+"""The difference map."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.edges import EdgeSpace, State, combine
+from pjax.errors import InputError
+from pjax.optim._iteration import EdgeIteration, Iteration
+from pjax.optim.douglas_rachford import _Reflecting
+from pjax.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DifferenceMap(_Reflecting):
+    """z ← z + β (P₂(f₁(z)) − P₁(f₂(z))), f₁ = P₁ + (P₁ − 1)/β, f₂ = P₂ − (P₂ − 1)/β (Elser, 2003).
+
+    With β = 1 it is Douglas-Rachford.
+
+    Args:
+        beta: β, not zero; usually between 0.5 and 1 in size.
+    """
+
+    name: ClassVar[str] = "DM"
+
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beta == 0 or not math.isfinite(self.beta):
+            raise InputError(f"beta must be finite and not zero, got {self.beta!r}")
+
+    def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
+        beta = self.beta
+
+        def behind(space: EdgeSpace, z: State) -> State:
+            if beta == 1:
+                return space.project(0, z).state
+            second = space.project(1, z).state
+            return space.project(0, combine((1 - 1 / beta, second), (1 / beta, z))).state
+
+        def advance(space: EdgeSpace, z: State, measure: bool) -> tuple[State, jax.Array]:
+            last = behind(space, z)
+            first = last if beta == 1 else space.project(0, z).state
+            ahead = space.project(1, combine((1 + 1 / beta, first), (-1 / beta, z))).state
+            gap = space.distance(ahead, last) if measure else jnp.zeros((), problem.dtype)
+            return combine((1, z), (beta, ahead), (-beta, last)), gap
+
+        return EdgeIteration(self.space(problem), advance, shadow=behind, measure=measure)

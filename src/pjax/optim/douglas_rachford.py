@@ -1,0 +1,70 @@
+"""Douglas-Rachford, and its relatives by relaxation."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.edges import EdgeSpace, State, combine, histories
+from pjax.errors import InputError
+from pjax.optim._iteration import EdgeIteration, Iteration, first_projection
+from pjax.optim._solver import Solver
+from pjax.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Reflecting(Solver):
+    """A method whose state is a point from which the solution is read off by projecting once more."""
+
+    history: int | None = None
+    """With implicit edges: how many terms of history contractions keep. By default short ones where that
+    is accurate, and stored edges where that is cheap."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.history is not None and (not isinstance(self.history, int) or self.history < 1):
+            raise InputError(f"history must be None or a whole number of at least 1, got {self.history!r}")
+
+    def fades(self) -> bool:
+        """Whether old terms of the history fade, so that it can be short."""
+        return True
+
+    def space(self, problem: Problem) -> EdgeSpace:
+        if self.edges == "explicit" or not self.fades():
+            return EdgeSpace(problem)
+        return EdgeSpace(problem, histories(problem.graph, self.history))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DouglasRachford(_Reflecting):
+    """Reflects in both sets and averages: z ← (1−ρ) z + ρ R₂(R₁(z)), with R = 2P − 1.
+
+    The shadow sequence P₁(z) converges to a point of the intersection where the sets are convex and meet
+    (Lions, Mercier, 1979); it is what `update` returns.
+
+    Args:
+        relaxation: ρ in (0, 1]. Other values than 0.5 store the edges.
+    """
+
+    name: ClassVar[str] = "DR"
+
+    relaxation: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.relaxation <= 1:
+            raise InputError(f"relaxation must be in (0, 1], got {self.relaxation!r}")
+
+    def fades(self) -> bool:
+        return self.relaxation == 0.5
+
+    def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
+        def advance(space: EdgeSpace, z: State, measure: bool) -> tuple[State, jax.Array]:
+            first = space.project(0, z).state
+            second = space.project(1, combine((2, first), (-1, z))).state
+            rho = 2 * self.relaxation
+            gap = space.distance(first, second) if measure else jnp.zeros((), problem.dtype)
+            return combine((1, z), (rho, second), (-rho, first)), gap
+
+        return EdgeIteration(self.space(problem), advance, shadow=first_projection, measure=measure)

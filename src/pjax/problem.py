@@ -1,0 +1,245 @@
+"""A partitioned graph at run time: the point it starts from, its wires, its fan-outs.
+
+All engines carry *displacements* from the forward evaluation of the given parameters. That point
+satisfies every constraint but the targets', so a residual is a sum of small displacements, and never
+the difference of two nearly equal numbers (which matters in float32, and more with TF32 products).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pjax.contraction import Contraction
+from pjax.graph import Node
+from pjax.layout import Wiring
+from pjax.partition import Partition
+from pjax.primitives import Dot, Primitive, Target
+from pjax.primitives._primitive import Arrays
+from pjax.primitives.dot import Multiplier, multiplier
+
+
+class Moves(NamedTuple):
+    """What a projection does to a node."""
+
+    inputs: tuple[jax.Array | None, ...]
+    """For each slot of each input, the sum of the moves of its edges; None for constants."""
+    output: jax.Array | None
+    squared: jax.Array
+    """The sum of the squared moves of all edges of all inputs."""
+
+
+class Problem:
+    """Everything about a graph that stays fixed while its edges move."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        constants: Sequence[Any],
+        leaves: Sequence[Any],
+        *,
+        consensus: str = "paper",
+        fixed_constants: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.graph = graph = partition.graph
+        self.dtype = graph.dtype
+        self.consensus = consensus
+        self.fixed_constants = fixed_constants
+        evaluate, values = graph.evaluator(constants, leaves)
+        self.loss = graph.loss(evaluate)
+        self.points: Mapping[int, jax.Array] = {v: self._work(x) for v, x in values.items()}
+        self.inputs: Mapping[int, tuple[Any, ...]] = {
+            n.index: tuple(self._work(evaluate(w.expr)) for w in n.inputs) for n in graph.nodes
+        }
+        self.wirings: dict[tuple[int, int], Wiring] = {}
+        for n in graph.nodes:
+            for i, wire in enumerate(n.wires):
+                if not wire.constant:
+                    avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, self.dtype) for s in wire.sources]
+                    self.wirings[n.index, i] = Wiring(wire, avals, evaluate)
+        self.edge_counts = {
+            (n.index, i): n.rule.count(i) if isinstance(n.rule, Contraction) else 1
+            for n in graph.nodes
+            for i in range(len(n.wires))
+        }
+        self.counts = {n.index: self._count(n) for n in graph.nodes if not n.is_target}
+        # Everything that does not change is computed here, outside the loop.
+        self._norms = {
+            (n.index, i): n.rule.reduce(i, self.inputs[n.index][i] ** 2)
+            for n in graph.nodes
+            for i, wire in enumerate(n.wires)
+            if isinstance(n.rule, Contraction) and wire.constant
+        }
+
+    def _work(self, x: Any) -> Any:
+        x = jnp.asarray(x)
+        return x.astype(self.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    # --- Fan-out ---
+
+    @property
+    def edges(self) -> int:
+        """The number of edges of the graph."""
+        return sum(
+            node.rule.edges if isinstance(node.rule, Contraction) else math.prod(wire.shape)
+            for node in self.graph.nodes
+            for wire in node.wires
+        )
+
+    def _count(self, node: Node) -> int | jax.Array:
+        """How many edges leave each scalar of a node."""
+        total: int | jax.Array = 0
+        for r, i in self.graph.readers[node.index]:
+            wiring = self.wirings[r, i]
+            edges = self.edge_counts[r, i]
+            at = wiring.wire.sources.index(node.index)
+            if isinstance(edges, int):
+                total = total + edges * wiring.counts()[at]
+            else:
+                total = total + wiring.pull(edges.astype(self.dtype))[at]
+        return total
+
+    def mean(self, v: int, total: jax.Array) -> jax.Array:
+        """A sum over the edges that leave a node, as a mean; zero where nobody reads."""
+        count = self.counts[v]
+        return total / (count if isinstance(count, int) else jnp.maximum(count, 1))
+
+    def weight(self, v: int) -> Any:
+        """The weight of a node's output in its projection."""
+        count = self.counts[v]
+        if self.consensus == "paper":
+            return 1.0
+        return float(count) if isinstance(count, int) else jnp.maximum(count, 1)
+
+    def read(self, v: int) -> jax.Array | None:
+        """Which scalars of a node are read at all; None where all are."""
+        count = self.counts[v]
+        return None if isinstance(count, int) else count > 0
+
+    # --- Projections ---
+
+    def push(self, v: int, i: int, value: Mapping[int, jax.Array]) -> jax.Array | None:
+        """The displacements that input i of a node sees; None for a constant."""
+        wiring = self.wirings.get((v, i))
+        return None if wiring is None else wiring.push(*(value[s] for s in wiring.wire.sources))
+
+    def zeros(self, v: int, i: int) -> jax.Array:
+        """No displacement at all, in the shape of an input."""
+        return jnp.zeros(self.graph.nodes[v].inputs[i].shape, self.dtype)
+
+    def project(self, v: int, shifts: tuple[jax.Array | None, ...], goal: jax.Array | None) -> Moves:
+        """Project a node whose inputs are in consensus: all edges of one scalar carry one value.
+
+        Args:
+            v: an operation or a target.
+            shifts: the displacements of its inputs; None for constants.
+            goal: the mean displacement of the edges that leave it; None for a target.
+        """
+        node = self.graph.nodes[v]
+        if isinstance(node.rule, Contraction):
+            assert goal is not None
+            return self._contract(node, node.rule, shifts, goal)
+        full = tuple(self.zeros(v, i) if s is None else s for i, s in enumerate(shifts))
+        moves, move = self.displace(node, full, goal)
+        return Moves(moves, move, sum((m * m).sum() for m in moves))
+
+    def squared(self, v: int, moves: Moves) -> jax.Array:
+        """How far a projection moved the edges of a node, in and out, squared."""
+        if moves.output is None:
+            return moves.squared
+        return moves.squared + (moves.output**2 * self.counts[v]).sum()
+
+    def displace(
+        self, node: Node, shifts: tuple[jax.Array, ...], goal: jax.Array | None
+    ) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
+        """Project a node that is not a contraction, slot by slot."""
+        v = node.index
+        if isinstance(node.rule, Target):
+            predictions, labels = self.inputs[v]
+            return (self._work(node.rule.displace(predictions + shifts[0], labels)),), None
+        rule: Any = node.rule
+        fixed = self.fixed(node)
+        if isinstance(rule, Dot) and fixed is not None:
+            rule = Dot(fixed)
+        return self.displace_as(rule, node, self.inputs[v], shifts, goal)
+
+    def displace_as(
+        self, rule: Primitive, node: Node, inputs: Arrays, shifts: Arrays, goal: jax.Array | None
+    ) -> tuple[Arrays, jax.Array]:
+        """Project copies of a primitive that share a node's output."""
+        assert goal is not None
+        v = node.index
+        moves, move = rule.displace(inputs, shifts, self.points[v], goal, self.weight(v))
+        read = self.read(v)
+        if read is not None:  # an output that nobody reads constrains nothing
+            moves = tuple(
+                jnp.where(read.reshape(read.shape + (1,) * (m.ndim - read.ndim)), m, 0) for m in moves
+            )
+        return moves, move
+
+    def fixed(self, node: Node) -> int | None:
+        """Which input of a product keeps its value, where constants are fixed."""
+        constant = [i for i, wire in enumerate(node.wires) if wire.constant]
+        return constant[0] if self.fixed_constants and constant else None
+
+    def _contract(
+        self, node: Node, rule: Contraction, shifts: tuple[jax.Array | None, ...], goal: jax.Array
+    ) -> Moves:
+        v = node.index
+        (x0, y0), (dx, dy) = self.inputs[v], shifts
+        x = x0 if dx is None else x0 + dx
+        y = y0 if dy is None else y0 + dy
+        drift = jnp.zeros_like(goal)
+        if dx is not None:
+            drift += rule.pair(dx, y)
+        if dy is not None:
+            drift += rule.pair(x0, dy)
+        fixed = self.fixed(node)
+        if fixed is not None:
+            return self._contract_fixed(node, rule, fixed, goal - drift)
+        product = self.points[v] + drift
+        total = self.norm(v, 0, x) + self.norm(v, 1, y)
+        plus, minus = jnp.maximum(total + 2 * product, 0), jnp.maximum(total - 2 * product, 0)
+        m = self.solve(v, plus, minus, goal - drift)
+        own, other = (m.grow_plus + m.grow_minus) / 2, (m.grow_plus - m.grow_minus) / 2
+        unit = 1 / math.sqrt(rule.length)
+        spheres = (m.radius_plus + m.radius_minus) * (unit / 2), (m.radius_plus - m.radius_minus) * (unit / 2)
+
+        def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
+            return rule.scatter(i, own) * this + rule.pull(i, partner, other) + rule.scatter(i, spheres[i])
+
+        inputs = (
+            None if dx is None else total_move(0, x, y),
+            None if dy is None else total_move(1, y, x),
+        )
+        grown = m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.radius_plus**2 + m.radius_minus**2
+        return Moves(inputs, -m.lam / self.weight(v), grown.sum() / 2)
+
+    def _contract_fixed(self, node: Node, rule: Contraction, fixed: int, residual: jax.Array) -> Moves:
+        """With one input fixed the constraint is a hyperplane."""
+        v, moving = node.index, 1 - fixed
+        lam = self.multiplier_fixed(v, fixed, residual)
+        total = rule.pull(moving, self.inputs[v][fixed], lam)
+        inputs = (total, None) if moving == 0 else (None, total)
+        return Moves(inputs, -lam / self.weight(v), (lam**2 * self._norms[v, fixed]).sum())
+
+    def multiplier_fixed(self, v: int, fixed: int, residual: jax.Array) -> jax.Array:
+        """The multipliers of a node's dot products with a fixed vector."""
+        read = self.read(v)
+        residual = residual if read is None else jnp.where(read, residual, 0)
+        return residual / (self._norms[v, fixed] + 1 / self.weight(v))
+
+    def norm(self, v: int, i: int, x: jax.Array) -> jax.Array:
+        """For each output of a contraction, the squared length of its slots of input i."""
+        rule = self.graph.nodes[v].rule
+        assert isinstance(rule, Contraction)
+        return self._norms[v, i] if (v, i) in self._norms else rule.reduce(i, x * x)
+
+    def solve(self, v: int, plus: jax.Array, minus: jax.Array, residual: jax.Array) -> Multiplier:
+        """The multipliers of a node's dot products; zero where nobody reads the output."""
+        read = self.read(v)
+        residual = residual if read is None else jnp.where(read, residual, 0)
+        return multiplier(plus, minus, residual, self.weight(v))

@@ -1,0 +1,90 @@
+"""Alternating and cyclic projections without edges.
+
+When a node projects, each of its neighbours has projected since its last turn. So the edges that enter
+it carry its sources' values, in consensus, and of the edges that leave it only the mean matters. Two
+numbers for every scalar of every node are the whole state, exactly:
+
+- `value`, what its readers see;
+- `message`, what it sees: its value plus the mean of the moves that its readers made since.
+
+At the end of a cycle one of the two is enough for most nodes, and always for two sets.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pjax.problem import Problem
+
+
+class State(NamedTuple):
+    """Displacements by node."""
+
+    value: dict[int, jax.Array]
+    message: dict[int, jax.Array]
+    squared: jax.Array
+    """The sum over all nodes of the squared moves of the last cycle."""
+
+
+class Sweep:
+    """One cycle through the sets of a partition, again and again."""
+
+    def __init__(self, problem: Problem, *, measure: bool = False) -> None:
+        self._problem = problem
+        self._measure = measure
+        graph, place = problem.graph, problem.partition.set_of()
+        readers = [[place[r] for r, _ in pairs] for pairs in graph.readers]
+        self._values = [v for v, sets in enumerate(readers) if any(k < place[v] for k in sets)]
+        self._messages = [v for v, sets in enumerate(readers) if any(k > place[v] for k in sets)]
+
+    def start(self) -> State:
+        """All nodes at the forward evaluation."""
+
+        def still(nodes: list[int]) -> dict[int, jax.Array]:
+            shapes = {v: self._problem.graph.nodes[v].shape for v in nodes}
+            return {v: jnp.zeros(shape, self._problem.dtype) for v, shape in shapes.items()}
+
+        return State(still(self._values), still(self._messages), jnp.zeros((), self._problem.dtype))
+
+    def step(self, state: State) -> State:
+        """Project onto each set in turn."""
+        problem = self._problem
+        value = dict(state.value)
+        message = {**state.value, **state.message}
+        squared = jnp.zeros((), problem.dtype)
+        for nodes in problem.partition.sets:
+            pulled: dict[int, jax.Array] = {}
+            for v in nodes:
+                node = problem.graph.nodes[v]
+                if node.is_parameter:
+                    value[v] = message[v]
+                    continue
+                shifts = tuple(problem.push(v, i, value) for i in range(len(node.wires)))
+                moves = problem.project(v, shifts, message.get(v))
+                if self._measure:
+                    squared += problem.squared(v, moves)
+                if moves.output is not None:
+                    value[v] = message[v] = message[v] + moves.output
+                for i, total in enumerate(moves.inputs):
+                    wiring = problem.wirings.get((v, i))
+                    if wiring is None or total is None:
+                        continue
+                    for s, part in zip(wiring.wire.sources, wiring.pull(total), strict=True):
+                        pulled[s] = pulled[s] + part if s in pulled else part
+            for s, total in pulled.items():
+                message[s] = message[s] + problem.mean(s, total)
+        return State({v: value[v] for v in self._values}, {v: message[v] for v in self._messages}, squared)
+
+    def parameters(self, state: State) -> dict[int, jax.Array]:
+        """The displacements of the parameters: the means of the edges that leave them."""
+        message = {**state.value, **state.message}
+        return {node.index: message[node.index] for node in self._problem.graph.parameters}
+
+    def squared(self, state: State) -> jax.Array:
+        """The sum over all nodes of the squared moves of the last step, where measured."""
+        return state.squared
+
+    def neglected(self, state: State) -> jax.Array:  # noqa: ARG002 - one interface for all engines
+        """Nothing is neglected."""
+        return jnp.zeros((), self._problem.dtype)
