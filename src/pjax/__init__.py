@@ -56,11 +56,11 @@ from pjax.numpy import vmap as vmap
 from pjax.primitives import Primitive as Primitive
 from pjax.primitives import Target as Target
 from pjax.primitives import apply as apply
-from pjax.solve import NotConvergedError as NotConvergedError
-from pjax.solve import Solution as Solution
-from pjax.solve import Status as Status
-from pjax.solve import solve as solve
-from pjax.trace import register_equation as register_equation
-from pjax.trace import trace as trace
+from pjax._solve import NotConvergedError as NotConvergedError
+from pjax._solve import Solution as Solution
+from pjax._solve import Status as Status
+from pjax._solve import solve as solve
+from pjax._trace import register_equation as register_equation
+from pjax._trace import trace as trace
 
 __version__ = "0.1.0"

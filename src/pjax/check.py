@@ -11,7 +11,7 @@ from pjax.errors import InputError
 from pjax.graph import Graph
 
 if TYPE_CHECKING:
-    from pjax.trace import Traced
+    from pjax._trace import Traced
 
 
 def check_graph(graph: Graph) -> None:

@@ -15,7 +15,7 @@ from pjax import layout
 from pjax.graph import Graph, Node
 from pjax.layout import Expr, Wire
 from pjax.primitives import Identity
-from pjax.trace import renumber
+from pjax._trace import renumber
 
 logger = logging.getLogger("pjax")
 

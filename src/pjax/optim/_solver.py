@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 import jax
 import jax.numpy as jnp
 
-from pjax import trace as tracing
+from pjax import _trace as tracing
 from pjax.check import check_finite, check_graph
 from pjax.errors import InputError
 from pjax.graph import Graph

@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from pjax import trace as tracing
+from pjax import _trace as tracing
 from pjax.check import check_finite
 from pjax.errors import InputError, PjaxError
 from pjax.optim._solver import Solver, compiled
