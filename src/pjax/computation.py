@@ -228,7 +228,7 @@ class Array(_Leaf):
     """A constant.
 
     Args:
-        value: an array of JAX; see `array` for other values.
+        value: anything that NumPy can turn into an array; of a `Computation` only the value is kept.
         name: a name for messages and drawings.
 
     >>> Array(jnp.zeros(3)).op
@@ -237,17 +237,15 @@ class Array(_Leaf):
 
     __slots__ = ()
 
-    def __init__(
-        self, value: jax.Array | Callable[[], jax.Array], name: str | None = None, **given: Any
-    ) -> None:
-        super().__init__("array", (), value, name, **given)
+    def __init__(self, value: Operand, name: str | None = None, **given: Any) -> None:
+        super().__init__("array", (), _as_array("array", value), name, **given)
 
 
 class Parameter(_Leaf):
     """A variable, to be found by an optimiser.
 
     Args:
-        value: an array of JAX; see `parameter` for other values.
+        value: its initial value, of floating point.
         name: its key in the dictionary of parameters.
 
     >>> Parameter(jnp.zeros(3), name="bias")
@@ -256,9 +254,13 @@ class Parameter(_Leaf):
 
     __slots__ = ()
 
-    def __init__(
-        self, value: jax.Array | Callable[[], jax.Array], name: str | None = None, **given: Any
-    ) -> None:
+    def __init__(self, value: Operand, name: str | None = None, **given: Any) -> None:
+        value = _as_array("parameter", value)
+        if not callable(value) and not jnp.issubdtype(value.dtype, jnp.floating):
+            raise InputError(
+                f"parameter: values must be floating point, got {value.dtype} of shape {value.shape}. "
+                "Convert them, e.g. jnp.asarray(x, jnp.float32), or use pjax.array for a constant."
+            )
         super().__init__("parameter", (), value, name, **given)
 
 
@@ -272,7 +274,7 @@ def array(x: Operand, name: str | None = None) -> Array:
     >>> array([[1, 2]])
     Array(shape=(1, 2), int32)
     """
-    return Array(_as_array("array", x), name)
+    return Array(x, name)
 
 
 def parameter(x: Operand, name: str | None = None) -> Parameter:
@@ -285,13 +287,7 @@ def parameter(x: Operand, name: str | None = None) -> Parameter:
     >>> parameter([1.0, 2.0], name="w")
     Parameter(w, shape=(2,), float32)
     """
-    value = _as_array("parameter", x)
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        raise InputError(
-            f"parameter: values must be floating point, got {value.dtype} of shape {value.shape}. "
-            "Convert them, e.g. jnp.asarray(x, jnp.float32), or use pjax.array for a constant."
-        )
-    return Parameter(value, name)
+    return Parameter(x, name)
 
 
 def value_of(x: Any) -> Any:
@@ -422,10 +418,10 @@ def _name_parameters(parameters: Sequence[Parameter]) -> list[str]:
     return [next(free) if p.name is None else p.name for p in parameters]
 
 
-def _as_array(caller: str, x: Operand) -> jax.Array:
+def _as_array(caller: str, x: Operand) -> Any:
     if isinstance(x, Computation):
         return x.value
-    if isinstance(x, jax.Array):
+    if isinstance(x, jax.Array) or callable(x):
         return x
     try:
         return jnp.array(x)
