@@ -2,18 +2,17 @@
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_probabilities, one_hot
 from pjax.primitives._arithmetic import wide
 from pjax.primitives._primitive import Target, apply
 
-_UNROLLED = 6  # Newton steps that nearly always suffice; the loop after them runs for the rare rest
+_UNROLLED = 4  # Newton steps that nearly always suffice; the loop after them runs for the rare rest
 _MOST = 40
 
 
@@ -26,11 +25,11 @@ class CrossEntropy(Target):
 
     .. math:: x = x_0 + \lambda (y - p), \quad p = \operatorname{softmax}(x).
 
-    Given the normaliser :math:`L = \log \sum_j e^{x_j}`, each :math:`p_i` follows from
-    :math:`\log p_i + \lambda p_i = x_{0,i} + \lambda y_i - L`, so one equation :math:`\sum_i p_i = 1` in
-    :math:`L` is left. Its left side is convex and decreasing, so that Newton's method from below
-    rises to the root whatever the logits, in O(classes) per step. The move returned is
-    :math:`\lambda (y - p)` without cancellation, even where the prediction is nearly certain.
+    In :math:`q_i = \log p_i` and the normaliser :math:`L = \log \sum_j e^{x_j}` these are the equations
+    :math:`q_i + \lambda e^{q_i} = x_{0,i} + \lambda y_i - L` and :math:`\sum_i e^{q_i} = 1`. Their Jacobian is
+    diagonal but for one row and one column, so Newton's method takes O(classes) and one exponential per
+    class and step. The move returned is :math:`\lambda (y - p)` without cancellation, even where the
+    prediction is nearly certain.
 
     Args:
         scale: :math:`\lambda > 0`.
@@ -75,63 +74,43 @@ def _fixed_point(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
     return move
 
 
+class _State(NamedTuple):
+    count: jax.Array
+    ell: jax.Array
+    omega: jax.Array
+    """``scale * p`` of every class but the leader."""
+    short: jax.Array
+    """``1 - p`` of the leader."""
+    ahead: jax.Array
+    """A lower bound of the distance from ``ell`` to the root."""
+
+
 def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
-    place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-    lead = place == jnp.argmax(x + scale * y, axis=-1, keepdims=True)  # the most probable class
-
-    def pick(v: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(lead, v, 0), axis=-1, keepdims=True)
-
-    # log p_i + scale p_i = offset_i - ell, where ell >= 0 vanishes if the leader is certain
-    offset = (x - pick(x)) + scale * (1 + (y - pick(y)))
-
-    def solve(ell: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The other classes' ``scale p``, the leader's ``1 - p``, and how far ``ell`` is too low."""
-        omega = jnp.where(lead, 0, _wright_omega(offset - ell + math.log(scale)))
-        log_p = jnp.log(jnp.maximum(_wright_omega(scale - ell + math.log(scale)) / scale, 1e-37))
-        for _ in range(2):  # polish: for a leader near certainty the logarithm has no digits left
-            log_p = log_p - (log_p + scale * jnp.expm1(log_p) + ell) / (1 + scale * jnp.exp(log_p))
-        short, p = -jnp.expm1(log_p), jnp.exp(log_p)
-        total = jnp.sum(omega / scale, axis=-1, keepdims=True)
-        slope = jnp.sum(omega / (1 + omega), axis=-1, keepdims=True) / scale + p / (1 + scale * p)
-        excess = total - short
-        # Two lower bounds of the distance to the root: by convexity, and as no log p falls faster than ell.
-        ahead = jnp.maximum(excess / slope, jnp.log1p(jnp.maximum(excess, 0)))
-        return omega, short, ahead
-
-    ell = jnp.zeros_like(x[..., :1])
-    for _ in range(_UNROLLED):
-        ell = jnp.maximum(ell + solve(ell)[2], 0)
-    tolerance = 16 * np.finfo(x.dtype).eps
-
-    def unsettled(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        count, ell, ahead = state
-        return (count < _MOST) & jnp.any(jnp.abs(ahead) > tolerance * ell)
-
-    def rise(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        count, ell, ahead = state
-        ell = jnp.maximum(ell + ahead, 0)
-        return count + 1, ell, solve(ell)[2]
-
-    _, ell, _ = jax.lax.while_loop(unsettled, rise, (jnp.array(_UNROLLED), ell, solve(ell)[2]))
-    omega, short, _ = solve(ell)
-    others = scale * y - omega
-    # The leader's move, as what the others leave, keeps its digits where p is close to y = 1.
-    drift = scale * (jnp.sum(y, axis=-1, keepdims=True) - 1)
-    balance = drift - jnp.sum(jnp.where(lead, 0, others), axis=-1, keepdims=True)
-    direct = scale * ((pick(y) - 1) + short)
-    return jnp.where(lead, jnp.where(short < 0.5, balance, direct), others)
+    offset = x + scale * y
+    leader = jnp.argmax(offset, axis=-1, keepdims=True)  # the most probable class
+    offset = offset - jnp.max(offset, axis=-1, keepdims=True)
+    # A softmax of about the right spread: exact for small scales and for two certain classes.
+    q = jax.nn.log_softmax(offset / (1 + scale / 4), axis=-1)
+    level = jnp.zeros_like(x[..., :1])
+    for _ in range(_steps(scale)):
+        p = jnp.exp(q)
+        damp = 1 / (1 + scale * p)
+        gap = q + scale * p - offset + level
+        total = jnp.sum(p, axis=-1, keepdims=True)
+        pull = jnp.sum(p * damp * gap, axis=-1, keepdims=True)
+        rise = (total - 1 - pull) / jnp.sum(p * damp, axis=-1, keepdims=True)
+        q = jnp.minimum(q - (gap + rise) * damp, 0)  # no probability exceeds one
+        level = level + rise
+    others = jnp.where(jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1) == leader, 0, jnp.exp(q))
+    # The leader has what the others leave: that keeps its digits where it is nearly certain.
+    short = jnp.sum(others, axis=-1, keepdims=True)
+    ahead = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1) == leader
+    return scale * jnp.where(ahead, (y - 1) + short, y - others)
 
 
-def _wright_omega(z: jax.Array) -> jax.Array:
-    """The root of ``w + log(w) = z``."""
-    e = jax.nn.softplus(z)
-    w = e * (1 - jnp.log1p(e) / (2 + e))  # within one per cent (Winitzki)
-    for _ in range(2 if z.dtype == jnp.float64 else 1):  # of order four (Fritsch, Shafer, Crowley)
-        r = z - w - jnp.log(jnp.maximum(w, np.finfo(z.dtype).tiny))
-        s = (1 + w) * (1 + w + 2 / 3 * r)
-        w = w * (1 + r / (1 + w) * (s - r / 2) / (s - r))
-    return jnp.where(z < -40, jnp.exp(jnp.minimum(z, 0)), w)
+def _steps(scale: float) -> int:
+    """How many Newton steps reach float32 precision from the start above, whatever the logits."""
+    return math.ceil(2.6 + 1.6 * math.log1p(scale) + 0.25 * math.log1p(scale) ** 2)
 
 
 def cross_entropy(

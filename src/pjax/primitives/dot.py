@@ -59,28 +59,18 @@ def multiplier(
     >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
     Array(0.5, dtype=float32)
     """
-    r = jnp.abs(residual)
-    c = 1 / weight_like(weight, r)
+    c = 1 / weight_like(weight, residual)
     positive = residual >= 0
-    a = jnp.where(positive, plus, minus) / 4
-    b = jnp.where(positive, minus, plus) / 4
-    # Dimensionless: nothing below can overflow, whatever the scale of the inputs.
-    scale = jnp.maximum(jnp.maximum(a, b), jnp.maximum(r, c))
-    scale = jnp.maximum(scale, np.finfo(r.dtype).tiny * 4)
-    a, b, c, r = a / scale, b / scale, c / scale, r / scale
-
-    double = r.dtype == jnp.float64
-    floor = 1e-48 if double else 1e-22  # with a this small, it matters less than rounding
-    limit = 0.75 * b + c
-    sphere = (a < floor) & (r > limit)
-    u = _guess(jnp.maximum(a, floor), b, c, r)
-    for _ in range(3 if double else 2):
-        u = _halley(u, jnp.maximum(a, floor), b, c, r)
-
+    # One array comes out of the costly part, so that a compiler can fuse it into one loop.
+    u = _root(
+        jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, c, jnp.abs(residual)
+    )
+    sphere = jnp.isinf(u)
     near = jnp.where(sphere, 0, u)
-    far = jnp.where(sphere, -0.5, -u / (1 + 2 * u))
-    radius = jnp.where(sphere, 2 * jnp.sqrt(scale) * jnp.sqrt(jnp.maximum(r - limit, 0)), 0)
-    lam = jnp.where(sphere, 1, u / (1 + u))
+    far = jnp.where(sphere, -0.5, -near / (1 + 2 * near))
+    lam = jnp.where(sphere, 1, near / (1 + near))
+    squared = jnp.abs(residual) - 3 / 16 * jnp.where(positive, minus, plus) - c
+    radius = jnp.where(sphere, 2 * jnp.sqrt(jnp.maximum(squared, 0)), 0)
     return Multiplier(
         jnp.where(positive, lam, -lam),
         jnp.where(positive, near, far),
@@ -90,18 +80,42 @@ def multiplier(
     )
 
 
+def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
+    """The root u of the mirrored problem; infinite where the answer is a sphere."""
+    # Dimensionless: nothing below can overflow, whatever the scale of the inputs.
+    scale = jnp.maximum(jnp.maximum(a, b), jnp.maximum(r, c))
+    shrink = 1 / jnp.maximum(scale, jnp.finfo(r.dtype).tiny * 4)
+    a, b, c, r = a * shrink, b * shrink, c * shrink, r * shrink
+    double = r.dtype == jnp.float64
+    floor = 1e-48 if double else 1e-22  # with a this small, it matters less than rounding
+    sphere = (a < floor) & (r > 0.75 * b + c)
+    a = jnp.maximum(a, floor)
+    u = _guess(a, b, c, r)
+    for _ in range(3 if double else 2):
+        u = _halley(u, a, b, c, r)
+    return jnp.where(sphere, jnp.inf, u)
+
+
 def _guess(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
     """The root within a factor of two; exact to first order for small roots."""
     k = 2 * b + c
-    mu = jnp.clip(k / jnp.maximum(0.75 * b + c, np.finfo(r.dtype).tiny), 1, 8 / 3)
+    mu = jnp.clip(k / jnp.maximum(0.75 * b + c, jnp.finfo(r.dtype).tiny), 1, 8 / 3)
     # a3 u^3 + a2 u^2 + a1 u = r; only a1 can be negative
     a3, a2, a1 = a * mu, a * (1 + 2 * mu), 2 * a + k - r * mu
-    cubic = jnp.cbrt(r / a3)
-    below = 2 * r / (jnp.abs(a1) + jnp.sqrt(a1 * a1 + 4 * a2 * r) + np.finfo(r.dtype).tiny)
-    excess = jnp.maximum(-a1, 0)
-    above = 2 * excess / (a2 + jnp.sqrt(a2 * a2 + 4 * a3 * excess))
-    rest = jnp.minimum(cubic, jnp.sqrt(r / a2))
-    return jnp.where(a1 > 0, jnp.minimum(below, cubic), jnp.maximum(above, rest))
+    # Two quadratics: of the lower terms where a1 > 0, of the higher ones where it is not. Without a branch, so
+    # that rounding cannot take one side here and the other there.
+    up, down = jnp.maximum(a1, 0), jnp.maximum(-a1, 0)
+    lower = 2 * r / (up + jnp.sqrt(up * up + 4 * a2 * r) + jnp.finfo(r.dtype).tiny)
+    higher = 2 * down / (a2 + jnp.sqrt(a2 * a2 + 4 * a3 * down))
+    return jnp.maximum(higher, jnp.minimum(lower, _rough_cbrt(0.6 * r / a)))  # 0.6: about 1 / mu
+
+
+def _rough_cbrt(x: jax.Array) -> jax.Array:
+    """The cube root within a few per cent: a third of the exponent, read as an integer."""
+    if x.dtype != jnp.float32:
+        return jnp.cbrt(x)
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32).astype(jnp.float32)
+    return jax.lax.bitcast_convert_type((bits * (1 / 3)).astype(jnp.int32) + 709921077, jnp.float32)
 
 
 def _halley(u: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
