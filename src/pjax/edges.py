@@ -145,11 +145,7 @@ class Factored:
         (x0, y0), (dx, dy) = problem.inputs[v], self.base
         x = x0 if dx is None else x0 + dx
         y = y0 if dy is None else y0 + dy
-        drift = jnp.zeros_like(goal)
-        if dx is not None:
-            drift += rule.pair(dx, y)
-        if dy is not None:
-            drift += rule.pair(x0, dy)
+        drift = problem.drift(v, dx, dy)
         if problem.fixed(node) is not None:
             return self._displaced_fixed(problem, node, goal - drift, (x, y))
         product = problem.points[v] + drift

@@ -192,11 +192,7 @@ class Problem:
         (x0, y0), (dx, dy) = self.inputs[v], shifts
         x = x0 if dx is None else x0 + dx
         y = y0 if dy is None else y0 + dy
-        drift = jnp.zeros_like(goal)
-        if dx is not None:
-            drift += rule.pair(dx, y)
-        if dy is not None:
-            drift += rule.pair(x0, dy)
+        drift = self.drift(v, dx, dy)
         fixed = self.fixed(node)
         if fixed is not None:
             return self._contract_fixed(node, rule, fixed, goal - drift)
@@ -204,19 +200,29 @@ class Problem:
         total = self.norm(v, 0, x) + self.norm(v, 1, y)
         plus, minus = jnp.maximum(total + 2 * product, 0), jnp.maximum(total - 2 * product, 0)
         m = self.solve(v, plus, minus, goal - drift)
-        own, other = (m.grow_plus + m.grow_minus) / 2, (m.grow_plus - m.grow_minus) / 2
         unit = 1 / math.sqrt(rule.length)
-        spheres = (m.radius_plus + m.radius_minus) * (unit / 2), (m.radius_plus - m.radius_minus) * (unit / 2)
 
         def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
-            return rule.scatter(i, own) * this + rule.pull(i, partner, other) + rule.scatter(i, spheres[i])
+            ball = rule.scatter(i, m.sphere[i] * unit)
+            return rule.scatter(i, m.own) * this + rule.pull(i, partner, m.other) + ball
 
         inputs = (
             None if dx is None else total_move(0, x, y),
             None if dy is None else total_move(1, y, x),
         )
-        grown = m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.radius_plus**2 + m.radius_minus**2
+        grown = m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.radius**2
         return Moves(inputs, -m.lam / self.weight(v), grown.sum() / 2)
+
+    def drift(self, v: int, dx: jax.Array | None, dy: jax.Array | None) -> jax.Array:
+        """How much the products of a contraction change with displacements of its inputs."""
+        rule, (x0, y0) = self.graph.nodes[v].rule, self.inputs[v]
+        assert isinstance(rule, Contraction)
+        if dx is None:
+            assert dy is not None
+            return rule.pair(x0, dy)
+        if dy is None:
+            return rule.pair(dx, y0)
+        return rule.pair(dx, y0 + dy) + rule.pair(x0, dy)
 
     def _contract_fixed(self, node: Node, rule: Contraction, fixed: int, residual: jax.Array) -> Moves:
         """With one input fixed the constraint is a hyperplane."""

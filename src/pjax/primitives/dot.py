@@ -18,14 +18,27 @@ class Multiplier(NamedTuple):
 
     lam: jax.Array
     """The multiplier, in [-1, 1]."""
-    grow_plus: jax.Array
-    """``x + y`` is multiplied by ``1 + grow_plus``."""
-    grow_minus: jax.Array
-    """``x - y`` is multiplied by ``1 + grow_minus``."""
-    radius_plus: jax.Array
-    """Length of a vector to add to ``x + y``; zero unless ``x + y`` vanishes."""
-    radius_minus: jax.Array
-    """Length of a vector to add to ``x - y``; zero unless ``x - y`` vanishes."""
+    own: jax.Array
+    """``x`` moves by ``own * x + other * y``, and ``y`` by ``own * y + other * x``."""
+    other: jax.Array
+    radius: jax.Array
+    """Where ``x + y`` or ``x - y`` vanishes: the length of a vector to add to it. Else zero."""
+
+    @property
+    def grow_plus(self) -> jax.Array:
+        """``x + y`` is multiplied by one plus this."""
+        return self.own + self.other
+
+    @property
+    def grow_minus(self) -> jax.Array:
+        """``x - y`` is multiplied by one plus this."""
+        return self.own - self.other
+
+    @property
+    def sphere(self) -> tuple[jax.Array, jax.Array]:
+        """The lengths of what is added to ``x`` and to ``y`` where there is a radius."""
+        half = self.radius / 2
+        return half, jnp.where(self.lam > 0, half, -half)
 
 
 def multiplier(
@@ -48,7 +61,7 @@ def multiplier(
     give it within a factor of two. Two Halley steps then reach float32 precision, three float64.
 
     If :math:`P = 0` the root may be :math:`\lambda = 1`: every :math:`x + y` of squared length
-    :math:`4 (r - 3M/16 - 1/w)` is then a solution, and ``radius_plus`` is that length.
+    :math:`4 (r - 3M/16 - 1/w)` is then a solution, and ``radius`` is that length.
 
     Args:
         plus: :math:`P = |x + y|^2`.
@@ -66,30 +79,25 @@ def multiplier(
         jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, c, jnp.abs(residual)
     )
     sphere = jnp.isinf(u)
-    near = jnp.where(sphere, 0, u)
-    far = jnp.where(sphere, -0.5, -near / (1 + 2 * near))
-    lam = jnp.where(sphere, 1, near / (1 + near))
+    u = jnp.where(sphere, 0, u)
+    inverse = 1 / (1 + 2 * u)
+    sign = jnp.where(positive, 1, -1).astype(u.dtype)
     squared = jnp.abs(residual) - 3 / 16 * jnp.where(positive, minus, plus) - c
-    radius = jnp.where(sphere, 2 * jnp.sqrt(jnp.maximum(squared, 0)), 0)
     return Multiplier(
-        jnp.where(positive, lam, -lam),
-        jnp.where(positive, near, far),
-        jnp.where(positive, far, near),
-        jnp.where(positive, radius, 0),
-        jnp.where(positive, 0, radius),
+        sign * jnp.where(sphere, 1, u / (1 + u)),
+        jnp.where(sphere, -0.25, u * u * inverse),
+        sign * jnp.where(sphere, 0.25, u * (1 + u) * inverse),
+        jnp.where(sphere, 2 * jnp.sqrt(jnp.maximum(squared, 0)), 0),
     )
 
 
 def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
     """The root u of the mirrored problem; infinite where the answer is a sphere."""
-    # Dimensionless: nothing below can overflow, whatever the scale of the inputs.
-    scale = jnp.maximum(jnp.maximum(a, b), jnp.maximum(r, c))
-    shrink = 1 / jnp.maximum(scale, jnp.finfo(r.dtype).tiny * 4)
-    a, b, c, r = a * shrink, b * shrink, c * shrink, r * shrink
     double = r.dtype == jnp.float64
     floor = 1e-48 if double else 1e-22  # with a this small, it matters less than rounding
-    sphere = (a < floor) & (r > 0.75 * b + c)
-    a = jnp.maximum(a, floor)
+    least = floor * jnp.maximum(jnp.maximum(b, c), jnp.maximum(r, jnp.finfo(r.dtype).tiny / floor))
+    sphere = (a < least) & (r > 0.75 * b + c)
+    a = jnp.maximum(a, least)
     u = _guess(a, b, c, r)
     for _ in range(3 if double else 2):
         u = _halley(u, a, b, c, r)
@@ -97,17 +105,23 @@ def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
 
 
 def _guess(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
-    """The root within a factor of two; exact to first order for small roots."""
+    """The root within a factor of two; exact to first order for small roots. Squares nothing."""
     k = 2 * b + c
     mu = jnp.clip(k / jnp.maximum(0.75 * b + c, jnp.finfo(r.dtype).tiny), 1, 8 / 3)
-    # a3 u^3 + a2 u^2 + a1 u = r; only a1 can be negative
-    a3, a2, a1 = a * mu, a * (1 + 2 * mu), 2 * a + k - r * mu
-    # Two quadratics: of the lower terms where a1 > 0, of the higher ones where it is not. Without a branch, so
-    # that rounding cannot take one side here and the other there.
-    up, down = jnp.maximum(a1, 0), jnp.maximum(-a1, 0)
-    lower = 2 * r / (up + jnp.sqrt(up * up + 4 * a2 * r) + jnp.finfo(r.dtype).tiny)
-    higher = 2 * down / (a2 + jnp.sqrt(a2 * a2 + 4 * a3 * down))
+    # mu a u^3 + (1 + 2 mu) a u^2 + slope u = r; only the slope can be negative
+    slope = 2 * a + k - r * mu
+    # Two quadratics: of the lower terms where the slope is positive, of the higher ones where it is not.
+    # Without a branch, so that rounding cannot take one side here and the other there.
+    up, down = jnp.maximum(slope, 0), jnp.maximum(-slope, 0)
+    middle, root = (1 + 2 * mu) * a, jnp.sqrt(a)
+    lower = 2 * r / (up + _rough_hypot(up, 4.5 * root * jnp.sqrt(r)) + jnp.finfo(r.dtype).tiny)
+    higher = 2 * down / (middle + _rough_hypot(middle, 2.7 * root * jnp.sqrt(down)))
     return jnp.maximum(higher, jnp.minimum(lower, _rough_cbrt(0.6 * r / a)))  # 0.6: about 1 / mu
+
+
+def _rough_hypot(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The hypotenuse within eight per cent; exact where one side is far longer."""
+    return jnp.maximum(x, y) + 0.4 * jnp.minimum(x, y)
 
 
 def _rough_cbrt(x: jax.Array) -> jax.Array:
@@ -126,8 +140,9 @@ def _halley(u: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array
     value = a * u * (2 + u) + b * (u * (2 + 3 * u) * (i2 * i2)) + c * (u * i1) - r
     slope = 2 * a * one + 2 * b * (one * i2) * (i2 * i2) + c * (i1 * i1)
     curve = 2 * a - b * ((10 + 8 * u) * i2) * (i2 * i2 * i2) - 2 * c * (i1 * i1 * i1)
-    below = jnp.maximum(2 * slope * slope - value * curve, 0.5 * slope * slope)
-    return jnp.clip(u - 2 * value * slope / below, 0.125 * u, 8 * u)
+    flat = 1 / slope
+    newton = value * flat
+    return jnp.clip(u - newton / jnp.maximum(1 - 0.5 * newton * (curve * flat), 0.25), 0.125 * u, 8 * u)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,9 +205,9 @@ class Dot(Primitive):
             plus, minus = x + y, x - y
             solved = multiplier(jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w)
             unit = 1 / math.sqrt(x.shape[-1])
-            plus = solved.grow_plus[..., None] * plus + (unit * solved.radius_plus)[..., None]
-            minus = solved.grow_minus[..., None] * minus + (unit * solved.radius_minus)[..., None]
-            moves = (plus + minus) / 2, (plus - minus) / 2
+            own, other = solved.own[..., None], solved.other[..., None]
+            ball_x, ball_y = (unit * length[..., None] for length in solved.sphere)
+            moves = own * x + other * y + ball_x, own * y + other * x + ball_y
             back = solved.lam / w
         kept = tuple(m.astype(i.dtype) for m, i in zip(moves, inputs, strict=True))
         return kept, -back.astype(output.dtype)
