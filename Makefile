@@ -1,0 +1,54 @@
+# Needs nothing but Python 3.11 or later: the environment is made on first use, and again when
+# pyproject.toml changes.
+
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+PY := $(VENV)/bin/python
+BUILD := build
+
+# Tests that are run once more against the built wheel.
+SMOKE := tests/test_package.py tests/test_listing.py tests/test_computation.py
+
+.PHONY: demo test test-source test-wheel bench lint format clean
+
+demo: $(STAMP)
+	$(PY) examples/demo.py
+
+test: test-source test-wheel
+
+test-source: $(STAMP)
+	$(PY) -m pytest -n 2 tests
+	$(PY) -m pytest -n 2 --doctest-modules src/pjax
+
+# Imported from another folder, so that only the installed package can be found.
+test-wheel: $(STAMP)
+	rm -rf $(BUILD)/wheel $(BUILD)/site
+	$(PY) -m build --wheel --no-isolation --outdir $(BUILD)/wheel .
+	$(PY) -m pip install --quiet --no-deps --target $(BUILD)/site $(BUILD)/wheel/*.whl
+	cd $(BUILD) && PJAX_TEST_WHEEL="$(CURDIR)/$(BUILD)/site" PYTHONPATH="$(CURDIR)/$(BUILD)/site" \
+		../$(PY) -m pytest -n 2 -c ../pyproject.toml --rootdir .. -p no:cacheprovider \
+		$(addprefix ../,$(SMOKE))
+
+bench: $(STAMP)
+	$(PY) -m benchmarks speed
+
+lint: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(STAMP)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+clean:
+	rm -rf $(VENV) $(BUILD) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "pjax needs Python 3.11 or later: make PYTHON=python3.12 …"; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[test,lint,bench]"
+	touch $@
