@@ -6,5 +6,18 @@ from pjax.losses.margin_loss import MarginLoss as MarginLoss
 from pjax.losses.margin_loss import margin_loss as margin_loss
 from pjax.losses.squared_error import SquaredError as SquaredError
 from pjax.losses.squared_error import squared_error as squared_error
+from pjax.primitives import Example, register
 
 __all__ = ["CrossEntropy", "MarginLoss", "SquaredError", "cross_entropy", "margin_loss", "squared_error"]
+
+_CLASSES = tuple(((c,),) for c in (1, 2, 10, 100))
+
+register(
+    Example(CrossEntropy(), _CLASSES, scale=5.0),
+    Example(CrossEntropy(scale=0.1), _CLASSES, labels="probabilities", scale=0.1),
+    Example(CrossEntropy(scale=300.0), _CLASSES, labels="probabilities", scale=300.0),
+    Example(MarginLoss(), _CLASSES),
+    Example(MarginLoss(margin=3.0), _CLASSES, labels="numbers"),
+    Example(SquaredError(), (((),),), labels="numbers"),
+    Example(SquaredError(scale=2.0), (((),),), labels="numbers", scale=1.0),  # half of 2: see its loss
+)

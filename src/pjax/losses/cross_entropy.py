@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,6 @@ from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_probabilities, one_hot
 from pjax.primitives._arithmetic import wide
 from pjax.primitives._primitive import Target, apply
-
-_UNROLLED = 4  # Newton steps that nearly always suffice; the loop after them runs for the rare rest
-_MOST = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +23,8 @@ class CrossEntropy(Target):
     .. math:: x = x_0 + \lambda (y - p), \quad p = \operatorname{softmax}(x).
 
     In :math:`q_i = \log p_i` and the normaliser :math:`L = \log \sum_j e^{x_j}` these are the equations
-    :math:`q_i + \lambda e^{q_i} = x_{0,i} + \lambda y_i - L` and :math:`\sum_i e^{q_i} = 1`. Their Jacobian is
-    diagonal but for one row and one column, so Newton's method takes O(classes) and one exponential per
+    :math:`q_i + \lambda e^{q_i} = x_{0,i} + \lambda y_i - L` and :math:`\sum_i e^{q_i} = 1`. Their Jacobian
+    is diagonal but for one row and one column, so Newton's method takes O(classes) and one exponential per
     class and step. The move returned is :math:`\lambda (y - p)` without cancellation, even where the
     prediction is nearly certain.
 
@@ -74,17 +71,6 @@ def _fixed_point(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
     return move
 
 
-class _State(NamedTuple):
-    count: jax.Array
-    ell: jax.Array
-    omega: jax.Array
-    """``scale * p`` of every class but the leader."""
-    short: jax.Array
-    """``1 - p`` of the leader."""
-    ahead: jax.Array
-    """A lower bound of the distance from ``ell`` to the root."""
-
-
 def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
     offset = x + scale * y
     leader = jnp.argmax(offset, axis=-1, keepdims=True)  # the most probable class
@@ -92,7 +78,7 @@ def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
     # A softmax of about the right spread: exact for small scales and for two certain classes.
     q = jax.nn.log_softmax(offset / (1 + scale / 4), axis=-1)
     level = jnp.zeros_like(x[..., :1])
-    for _ in range(_steps(scale)):
+    for _ in range(_steps(scale) + (x.dtype == jnp.float64)):  # one more doubles the digits
         p = jnp.exp(q)
         damp = 1 / (1 + scale * p)
         gap = q + scale * p - offset + level

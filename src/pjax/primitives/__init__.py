@@ -4,6 +4,9 @@ from pjax.primitives._primitive import Arrays as Arrays
 from pjax.primitives._primitive import Primitive as Primitive
 from pjax.primitives._primitive import Target as Target
 from pjax.primitives._primitive import apply as apply
+from pjax.primitives._registry import Example as Example
+from pjax.primitives._registry import register as register
+from pjax.primitives._registry import registered as registered
 from pjax.primitives.dot import Dot as Dot
 from pjax.primitives.dot import Multiplier as Multiplier
 from pjax.primitives.dot import multiplier as multiplier

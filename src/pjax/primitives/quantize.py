@@ -77,7 +77,7 @@ class Quantize(Primitive):
         here = self._cell(x)
         direction = jnp.where(z >= self._level(here), 1, -1)
         half = direction * (self.scale / (self.levels - 1))
-        best = jnp.round(self._index((x + half + w * z) / (1 + w)))
+        best = jnp.round(self._place((x + half + w * z) / (1 + w)) + (self.levels - 1) / 2)
         low, high = jnp.where(direction > 0, here + 1, 0), jnp.where(direction > 0, self.levels - 1, here - 1)
         there = jnp.clip(best, low, high)  # equals `here` only where there is no level on that side
         there = jnp.where(low > high, here, there)
@@ -87,12 +87,17 @@ class Quantize(Primitive):
         nearer = gap * gap < w * (end - start) * ((z - start) + (z - end))
         return jnp.where(nearer, gap, 0), jnp.where(nearer, end, start)
 
-    def _index(self, x: jax.Array) -> jax.Array:
-        return (x / self.scale + 1) * ((self.levels - 1) / 2)
+    def _place(self, x: jax.Array) -> jax.Array:
+        """``x`` in units of the spacing."""
+        return x * ((self.levels - 1) / (2 * self.scale))
 
     def _cell(self, x: jax.Array) -> jax.Array:
         """The index of the cell of ``x``; a midpoint belongs to the lower cell."""
-        return jnp.clip(jnp.ceil(self._index(x) - 0.5), 0, self.levels - 1)
+        # Counted from the middle, so that the midpoint at zero is met exactly.
+        half = (self.levels % 2) / 2
+        return jnp.clip(
+            jnp.ceil(self._place(x) - half) + (self.levels // 2 - 1 + 2 * half), 0, self.levels - 1
+        )
 
     def _level(self, index: jax.Array) -> jax.Array:
         return ((2 * index - (self.levels - 1)) / (self.levels - 1)) * self.scale

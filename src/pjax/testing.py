@@ -1,0 +1,476 @@
+"""Checks for projections: what `jax.test_util.check_grads` is for derivatives."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pjax import _search as search
+from pjax.primitives import Primitive, Target
+
+Shapes = tuple[tuple[int, ...], ...]
+
+_TOLERANCE = {"float64": 1e-7, "float32": 1e-3}
+_ROUNDINGS = 16  # how many units of rounding are forgiven
+_HARD = 1e6  # weight of a loss whose minimisers are projected onto
+
+
+class Report(NamedTuple):
+    """What `check_projection` measured."""
+
+    points: int
+    """How many points were projected and searched."""
+    excess: float
+    """Largest relative excess of the squared distance over the best point that the search found."""
+    offset: float
+    """Largest distance of the output from the function of the inputs, in units of rounding."""
+    drift: float
+    """Largest move when projecting a second time, in units of rounding."""
+
+
+def check_projection(
+    rule: Primitive | Target,
+    shapes: Sequence[Sequence[Sequence[int]]],
+    *,
+    constant: Sequence[int] = (),
+    labels: str = "classes",
+    scale: float | None = None,
+    samples: int = 256,
+    scales: tuple[float, float] = (1e-4, 1e6),
+    weights: tuple[float, float] = (1.0, 1000.0),
+    dtype: str = "float64",
+    tolerance: float | None = None,
+    key: int = 0,
+) -> Report:
+    r"""Check that a rule projects onto the graph of its function. Nothing about the rule is assumed.
+
+    For a `Primitive` with the function :math:`f`, points :math:`(x_0, z_0)` and weights :math:`w` over many
+    scales, ties, zeros and :math:`x = \pm y` included, are projected, and the answer :math:`(x, z)` must
+
+    - lie on the graph, :math:`z = f(x)`, or on either side of a jump of :math:`f`;
+    - be as near as the best point that a search finds, in :math:`|x - x_0|^2 + w (z - z_0)^2`;
+    - stay where it is when projected again;
+    - be the same for one point, for many, and under `jax.vmap`, for a scalar weight and for an array;
+    - keep its type, and be finite for inputs of 1e-9 and of 1e9.
+
+    For a `Target` with the loss :math:`\ell`, the prediction must minimise
+    :math:`\tfrac12 |x - x_0|^2 + s\, \ell(x)`, or, if ``scale`` is ``None``, be the nearest
+    minimiser of :math:`\ell`.
+
+    The search is independent of the rule's formulas: it uses values and slopes of the function only.
+
+    Args:
+        rule: the primitive or target.
+        shapes: cases; each lists the shape of one copy of every input (for a target: of the predictions).
+        constant: positions of inputs that must not move.
+        labels: for a target, what to draw: ``"classes"``, ``"probabilities"`` or ``"numbers"``.
+        scale: for a target, the factor :math:`s`, or ``None``.
+        samples: number of points for each case.
+        scales: smallest and largest size of the inputs. Targets are up to 100 times the natural size.
+        weights: smallest and largest weight.
+        dtype: the type in which the rule computes. The search always uses float64.
+        tolerance: largest relative excess; by default 1e-7 in float64 and 1e-3 in float32.
+        key: seed.
+
+    Returns:
+        A `Report` of the worst figures.
+
+    Raises:
+        AssertionError: naming the property, the point, and by how much it fails.
+
+    >>> from pjax.primitives import Identity
+    >>> check_projection(Identity(), [[()]], samples=16).points
+    16
+    """
+    if labels not in ("classes", "probabilities", "numbers"):
+        raise ValueError(f'labels must be "classes", "probabilities" or "numbers", got {labels!r}.')
+    limit = _TOLERANCE.get(dtype, 1.0) if tolerance is None else tolerance
+    worst = Report(0, 0.0, 0.0, 0.0)
+    for number, case in enumerate(shapes):
+        core = tuple(tuple(shape) for shape in case)
+        rng = np.random.default_rng((key, number))
+        if isinstance(rule, Primitive):
+            check: Any = _Check(rule, core, frozenset(constant), dtype, limit)
+            points: Any = _sample(check, samples, rng, scales, weights)
+        else:
+            check = _TargetCheck(rule, core, dtype, limit, scale)
+            points = _sample_target(check, samples, rng, scales, labels)
+        if number == len(shapes) // 2:  # these do not depend on the length
+            check.check_uniformity(points)
+            check.check_extremes(points)
+        found = check.run(points, number + key)
+        worst = Report(worst.points + found.points, *map(max, worst[1:], found[1:]))
+    return worst
+
+
+class _Points(NamedTuple):
+    inputs: tuple[np.ndarray, ...]
+    target: np.ndarray
+    weight: np.ndarray
+
+
+def _blocks(count: int, width: int) -> list[slice]:
+    """Slices of at most a few million numbers each."""
+    block = max(1, min(count, 3_000_000 // max(width, 1)))
+    return [slice(i, min(i + block, count)) for i in range(0, count, block)]
+
+
+def _flat(arrays: Sequence[Any]) -> Any:
+    return jnp.concatenate([jnp.reshape(a, (a.shape[0], -1)) for a in arrays], axis=-1)
+
+
+def _split(flat: Any, core: Shapes) -> tuple[Any, ...]:
+    sizes = [math.prod(shape) for shape in core]
+    parts = jnp.split(flat, np.cumsum(sizes)[:-1], axis=-1)
+    return tuple(p.reshape(p.shape[0], *shape) for p, shape in zip(parts, core, strict=True))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _project(rule: Any, *arguments: Any) -> Any:
+    return rule.project(*arguments)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(rule: Any, *inputs: Any) -> Any:
+    return rule.forward(*inputs)
+
+
+class _Check(NamedTuple):
+    """The properties of a primitive for inputs of one shape."""
+
+    rule: Primitive
+    core: Shapes
+    constant: frozenset[int]
+    dtype: str
+    limit: float
+
+    def value(self, flat: Any) -> Any:
+        return self.rule.forward(*_split(flat, self.core))
+
+    def free(self) -> np.ndarray:
+        """1 for the numbers that may move, 0 for the others."""
+        parts = [np.full(math.prod(s), float(i not in self.constant)) for i, s in enumerate(self.core)]
+        return np.concatenate(parts)
+
+    def project(self, points: _Points) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        with jax.enable_x64(self.dtype == "float64"):
+            inputs, output = _project(self.rule, points.inputs, points.target, points.weight)
+            return tuple(map(np.asarray, inputs)), np.asarray(output)
+
+    def run(self, points: _Points, key: int) -> Report:
+        inputs, output = self.project(points)
+        again, output_again = self.project(_Points(inputs, output, points.weight))
+        for position in self.constant:
+            self.demand(points, "constant inputs stay", inputs[position] == points.inputs[position])
+        wide = [jax.tree.map(lambda a: a.astype(np.float64), t) for t in (points, (inputs, output))]
+        figures = []
+        with jax.enable_x64(True):
+            for rows in _blocks(len(output), len(self.free())):
+                part = jax.tree.map(lambda a, rows=rows: a[rows], (*wide, (again, output_again)))
+                figures.append(jax.tree.map(np.asarray, _examine(self, *part, jax.random.key(key))))
+        excess, offset, drift, found, best = (np.concatenate(f) for f in zip(*figures, strict=True))
+        self.demand(
+            points, "the result lies on the graph", offset <= _ROUNDINGS, offset, "units of rounding off"
+        )
+        self.demand(
+            points, "projecting again changes nothing", drift <= _ROUNDINGS, drift, "units of rounding"
+        )
+        detail = [
+            f"relative excess: cost {f:.9g}, but a search found {b:.9g}"
+            for f, b in zip(found, best, strict=True)
+        ]
+        self.demand(points, "no better point exists", excess <= self.limit, excess, detail)
+        return Report(len(output), float(excess.max()), float(offset.max()), float(drift.max()))
+
+    def check_uniformity(self, points: _Points) -> None:
+        """One point, many points and vmap agree; so do a scalar weight and an array of weights."""
+        few = jax.tree.map(lambda a: a[-4:], points)
+        with jax.enable_x64(self.dtype == "float64"):
+            many = _project(self.rule, few.inputs, few.target, few.weight)
+            mapped = jax.jit(jax.vmap(self.rule.project))(few.inputs, few.target, few.weight)
+            single = [
+                _project(self.rule, x, z, float(w))
+                for x, z, w in zip(zip(*few.inputs, strict=True), few.target, few.weight, strict=True)
+            ]
+            looped = jax.tree.map(lambda *a: jnp.stack(a), *single)
+            plain = _project(self.rule, few.inputs, few.target)
+            ones = _project(self.rule, few.inputs, few.target, np.ones_like(few.weight))
+            for what, one, other in (
+                ("vmap equals one call", mapped, many),
+                ("a loop with scalar weights equals one call", looped, many),
+                ("the weight is 1 by default", plain, ones),
+            ):
+                _same_numbers(f"{self.rule.name}: {what}", few, one, other)
+
+    def check_extremes(self, _: _Points) -> None:
+        """Types are kept; the result is finite for tiny, huge, equal, opposite and zero inputs."""
+        for dtype in ("float64", "float32", "bfloat16", "float16"):
+            half = dtype in ("bfloat16", "float16")
+            with jax.enable_x64(dtype == "float64"):
+                for size in (1.0, 1e-2) if half else (0.0, 1e-9, 1.0, 1e9):
+                    self.check_finite(size, dtype)
+
+    def check_finite(self, size: float, dtype: str) -> None:
+        shape = [(4, *s) for s in self.core]
+        turns = np.array([1.0, 1.0, -1.0, 0.0])
+        inputs = tuple(
+            jnp.asarray(
+                size * (turns if i else np.ones(4)).reshape(4, *[1] * (len(s) - 1)) * np.ones(s), dtype
+            )
+            for i, s in enumerate(shape)
+        )
+        output = _forward(self.rule, *inputs)
+        for goal in (output, 0 * output, 100 * output + 1, -100 * output - 1):
+            end, out = _project(self.rule, inputs, jnp.asarray(goal, dtype), jnp.asarray(3.0, dtype))
+            where = f"inputs of size {size:g} and target {np.asarray(goal, np.float64)} in {dtype}"
+            kept = all(e.dtype == i.dtype and e.shape == i.shape for e, i in zip(end, inputs, strict=True))
+            if not (kept and out.dtype == output.dtype and out.shape == output.shape):
+                types = [str(e.dtype) + str(e.shape) for e in (*end, out)]
+                raise AssertionError(f"{self.rule.name}: types and shapes are kept: got {types} for {where}.")
+            if not all(bool(jnp.isfinite(e).all()) for e in (*end, out)):
+                raise AssertionError(
+                    f"{self.rule.name}: the result is finite: got {(*end, out)} for {where}."
+                )
+
+    def demand(
+        self, points: _Points, what: str, passed: Any, figures: Any = None, unit: str | list[str] = ""
+    ) -> None:
+        passed = np.asarray(passed)
+        if passed.all():
+            return
+        rows = passed.reshape(len(passed), -1).all(-1)
+        row = int(np.argmin(rows) if figures is None else np.nanargmax(np.where(rows, -np.inf, figures)))
+        amount = (
+            ""
+            if figures is None
+            else f" by {figures[row]:.3g} {unit if isinstance(unit, str) else unit[row]}"
+        )
+        inputs = ", ".join(np.array2string(x[row].ravel()[:6], threshold=6) for x in points.inputs)
+        raise AssertionError(
+            f"{self.rule.name}: failed: {what}{amount} ({(~rows).sum()} of {len(rows)} points). "
+            f"Point {row}: inputs {inputs} of shapes {self.core}, "
+            f"target {points.target[row]!r}, weight {points.weight[row]!r}."
+        )
+
+
+def _same_numbers(what: str, points: _Points, one: Any, other: Any) -> None:
+    size = max(
+        float(np.abs(np.asarray(a, np.float64)).max(initial=0)) for a in (*points.inputs, points.target)
+    )
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        gap = float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max(initial=0))
+        if not gap <= 1e3 * np.finfo(b.dtype).eps * size:
+            raise AssertionError(f"{what}: the results differ by {gap:.3g} at inputs {points.inputs}.")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _examine(check: _Check, points: Any, result: Any, again: Any, key: jax.Array) -> Any:
+    """Excess, offset and drift of every point, the cost found, and the best known."""
+    origin, target, weight = _flat(points.inputs), points.target, points.weight
+    end, output = _flat(result[0]), result[1]
+    free = jnp.asarray(check.free())
+    eps = float(np.finfo(check.dtype).eps)
+    norm = functools.partial(jnp.linalg.norm, axis=-1)
+    values, pull = jax.vjp(check.value, end)
+    slope = norm(pull(jnp.ones_like(values))[0])
+    # What one unit of rounding in every number can change, in the output and in the distance
+    reach = norm(origin) + norm(end)
+    height = jnp.abs(target) + jnp.abs(output) + slope * reach
+    unit = eps * (reach + jnp.sqrt(weight) * height) + 1e-300
+
+    nearby = [end]
+    for push in (1.0, -1.0, jnp.where(jnp.arange(end.shape[-1]) % 2, 1.0, -1.0)):
+        size = jnp.maximum(jnp.maximum(jnp.abs(end), jnp.abs(origin)), jnp.abs(output)[:, None])
+        nearby.append(end + push * (2 * eps * size))
+    offset = jnp.stack([jnp.abs(output - check.value(p)) for p in nearby]).min(0) / (eps * height + 1e-300)
+    drift = jnp.sqrt(norm(_flat(again[0]) - end) ** 2 + weight * (again[1] - output) ** 2) / unit
+
+    def cost(flat: jax.Array) -> Any:
+        return norm(flat - origin) ** 2 + weight * (check.value(flat) - target) ** 2
+
+    found = norm(end - origin) ** 2 + weight * (output - target) ** 2
+    best = search.keep((origin, cost(origin)), end, cost(end))
+    first, *more = jax.random.split(key, 4)
+    wide = jnp.maximum(jnp.maximum(norm(origin), jnp.abs(target)), jnp.sqrt(jnp.abs(target)))
+    fine = 8 if end.shape[-1] <= 64 else 5
+    slopes = jax.grad(lambda flat: jnp.sum(check.value(flat)))(origin)
+    directions = [jnp.ones_like(origin) * free]
+    if end.shape[-1] > 1:
+        noise = jax.random.normal(first, origin.shape) * free
+        directions += [slopes * free, end - origin, origin * free, noise]
+    best = search.along(cost, best, origin, jnp.stack(directions), wide, fine)
+    noise = jax.random.normal(more[0], origin.shape) * free
+    starts = [end, origin, best[0], origin + wide[:, None] * noise / math.sqrt(end.shape[-1])]
+    best = search.levenberg(check.value, cost, best, jnp.stack(starts), origin, target, weight, free, 24)
+    best = search.around(cost, best, norm(best[0] - origin), more[1], free)
+    # A point that is off by rounding is off by this much in its cost.
+    off = _ROUNDINGS * unit
+    slack = 2 * jnp.sqrt(best[1]) * off + off * off
+    excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
+    finite = jnp.isfinite(found)
+    return tuple(jnp.where(finite, v, jnp.inf) for v in (excess, offset, drift, found, best[1]))
+
+
+def _spread(rng: np.random.Generator, limits: tuple[float, float], count: int) -> np.ndarray:
+    """Numbers between the limits, evenly on a logarithmic scale."""
+    return 10 ** rng.uniform(math.log10(limits[0]), math.log10(limits[1]), count)
+
+
+def _inputs(
+    count: int, core: Shapes, rng: np.random.Generator, scales: tuple[float, float]
+) -> list[np.ndarray]:
+    """Numbers of many sizes, with zeros, ties, outliers and equal and opposite inputs among them."""
+    size = _spread(rng, scales, count)
+    kind = np.arange(count) % 16
+    arrays: list[np.ndarray] = []
+    for shape in core:
+        columns = (count,) + (1,) * len(shape)
+        x = rng.normal(size=(count, *shape))
+        x = np.where((kind == 0).reshape(columns), 0, x)
+        x = np.where((kind == 1).reshape(columns), 1, x)
+        x = np.where((kind == 4).reshape(columns), np.round(x), x)
+        x = np.where((kind == 5).reshape(columns) & (rng.random(x.shape) < 0.1), 1e3 * x, x)
+        x = x * size.reshape(columns)
+        if arrays and arrays[0].shape == x.shape:
+            x = np.where(
+                (kind == 2).reshape(columns), arrays[0], np.where((kind == 3).reshape(columns), -arrays[0], x)
+            )
+        arrays.append(x)
+    return arrays
+
+
+def _sample(
+    check: _Check,
+    count: int,
+    rng: np.random.Generator,
+    scales: tuple[float, float],
+    weights: tuple[float, float],
+) -> _Points:
+    dtype = np.dtype(check.dtype)
+    inputs = tuple(x.astype(dtype) for x in _inputs(count, check.core, rng, scales))
+    with jax.enable_x64(True):
+        flat = np.asarray(_flat([x.astype(np.float64) for x in inputs]))
+        found, pull = jax.vjp(check.value, flat)
+        slope = np.linalg.norm(np.asarray(pull(jnp.ones_like(found))[0]), axis=-1)
+        values = np.asarray(found)
+        length = np.linalg.norm(flat, axis=-1)
+    natural = np.abs(values) + slope * length + np.abs(flat).max(-1) + 1e-3 * (length == 0)
+    wild = rng.normal(size=count)
+    kinds = [
+        values + natural * 10 ** rng.uniform(-6, 0, count) * wild,
+        values + natural * wild,
+        natural * wild,
+        100 * natural * rng.uniform(-1, 1, count),
+        np.where(rng.random(count) < 0.5, values, 0),
+    ]
+    target = np.choose(rng.integers(0, 5, count), kinds)
+    weight = _spread(rng, weights, count)
+    return _Points(inputs, target.astype(dtype), weight.astype(dtype))
+
+
+class _TargetCheck(NamedTuple):
+    """The properties of a target for predictions of one shape."""
+
+    rule: Target
+    core: Shapes
+    dtype: str
+    limit: float
+    scale: float | None
+
+    def run(self, points: tuple[np.ndarray, np.ndarray], key: int) -> Report:
+        name = self.rule.name
+        with jax.enable_x64(self.dtype == "float64"):
+            end = np.asarray(_project(self.rule, *points))
+        figures = []
+        with jax.enable_x64(True):
+            x, y = (a if a.dtype.kind == "i" else a.astype(np.float64) for a in points)
+            for rows in _blocks(len(end), end[0].size):
+                part = x[rows], y[rows], end[rows].astype(np.float64), jax.random.key(key)
+                figures.append(jax.tree.map(np.asarray, _examine_target(self, *part)))
+        excess, found, best = (np.concatenate(f) for f in zip(*figures, strict=True))
+        limit = max(self.limit, 4 / _HARD) if self.scale is None else self.limit
+        if not (excess <= limit).all():
+            row = int(np.nanargmax(excess))
+            raise AssertionError(
+                f"{name}: failed: no better point exists by {excess[row]:.3g} relative excess "
+                f"({(~(excess <= limit)).sum()} of {len(excess)} points): cost {found[row]:.9g}, "
+                f"but a search found {best[row]:.9g}. "
+                f"Point {row}: predictions {points[0][row]}, labels {points[1][row]}."
+            )
+        return Report(len(end), float(excess.max()), 0.0, 0.0)
+
+    def check_uniformity(self, points: tuple[np.ndarray, np.ndarray]) -> None:
+        x, y = (a[-4:] for a in points)
+        with jax.enable_x64(self.dtype == "float64"):
+            many = _project(self.rule, x, y)
+            mapped = jax.jit(jax.vmap(self.rule.project))(x, y)
+            looped = jnp.stack([_project(self.rule, a, b) for a, b in zip(x, y, strict=True)])
+            size = _Points((x,), np.asarray(many), np.ones(1))
+            _same_numbers(f"{self.rule.name}: vmap equals one call", size, mapped, many)
+            _same_numbers(f"{self.rule.name}: a loop equals one call", size, looped, many)
+
+    def check_extremes(self, points: tuple[np.ndarray, np.ndarray]) -> None:
+        x, y = (a[-4:] for a in points)
+        x = x / max(float(np.abs(x).max()), 1e-30)
+        for dtype in ("float64", "float32", "bfloat16", "float16"):
+            sizes = (0.0, 1.0) if dtype in ("bfloat16", "float16") else (0.0, 1e-9, 1.0, 1e9)
+            with jax.enable_x64(dtype == "float64"):
+                labels = jnp.asarray(y) if y.dtype.kind == "i" else jnp.asarray(np.clip(y, -9, 9), dtype)
+                for size in sizes:
+                    end = _project(self.rule, jnp.asarray(size * x, dtype), labels)
+                    if end.dtype != jnp.dtype(dtype) or end.shape != x.shape:
+                        raise AssertionError(
+                            f"{self.rule.name}: types and shapes are kept: {dtype} became {end.dtype}."
+                        )
+                    if not bool(jnp.isfinite(end).all()):
+                        raise AssertionError(
+                            f"{self.rule.name}: the result is finite: got {end} from {size * x}."
+                        )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _examine_target(check: _TargetCheck, start: Any, labels: Any, end: Any, key: jax.Array) -> Any:
+    origin, final = _flat([start]), _flat([end])
+    norm: Callable[[Any], jax.Array] = functools.partial(jnp.linalg.norm, axis=-1)
+    factor = _HARD if check.scale is None else 2 * check.scale
+
+    def cost(flat: jax.Array) -> jax.Array:
+        loss = check.rule.forward(flat.reshape(start.shape), labels)
+        return norm(flat - origin) ** 2 + factor * loss.reshape(len(flat), -1).sum(-1)
+
+    found = cost(final)
+    best = search.keep((origin, cost(origin)), final, found)
+    reach = jnp.maximum(norm(origin), norm(final)) + 1
+    noise = jax.random.normal(key, origin.shape)
+    directions = jnp.stack([final - origin, noise, jax.grad(lambda flat: jnp.sum(cost(flat)))(origin)])
+    best = search.along(cost, best, origin, directions, reach, 6)
+    best = search.descend(cost, best, jnp.stack([final, origin, best[0]]), 100)
+    best = search.around(cost, best, norm(best[0] - origin), key, jnp.ones(origin.shape[-1]))
+    unit = norm(origin) + norm(final)
+    if labels.dtype == origin.dtype and check.scale is not None:
+        unit = unit + factor * norm(_flat([labels]))  # labels are rounded too
+    off = _ROUNDINGS * float(np.finfo(check.dtype).eps) * unit
+    slack = 2 * jnp.sqrt(best[1]) * off + (1 + factor) * off * off
+    excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
+    return tuple(jnp.where(jnp.isfinite(found), v, jnp.inf) for v in (excess, found, best[1]))
+
+
+def _sample_target(
+    check: _TargetCheck, count: int, rng: np.random.Generator, scales: tuple[float, float], labels: str
+) -> tuple[np.ndarray, np.ndarray]:
+    (shape,) = check.core
+    (x,) = _inputs(count, check.core, rng, scales)
+    if labels == "classes":
+        return x.astype(check.dtype), rng.integers(0, shape[-1], (count, *shape[:-1])).astype(np.int32)
+    if labels == "probabilities":
+        y = rng.dirichlet(np.ones(shape[-1]), (count, *shape[:-1]))
+    else:
+        y = np.where(
+            rng.random(x.shape) < 0.2, 0, rng.normal(size=x.shape) * np.abs(x).max(initial=1e-3, axis=None)
+        )
+        y = np.where(rng.random(x.shape) < 0.5, rng.normal(size=x.shape), y)
+    return x.astype(check.dtype), y.astype(check.dtype)
