@@ -28,6 +28,7 @@ import jax.numpy as jnp
 
 from pjax.contraction import Contraction
 from pjax.graph import Graph, Node
+from pjax.linear import Linear
 from pjax.primitives import Dot
 from pjax.problem import Moves, Problem
 
@@ -37,44 +38,43 @@ from pjax.problem import Moves, Problem
 class Stored:
     """One number per edge; for a contraction written out to ``(*out, K)``."""
 
-    arrays: tuple[jax.Array, ...]
+    arrays: tuple[Linear, ...]
 
     @classmethod
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Stored":
         """All edges at their sources' values."""
-        full = (problem.zeros(node.index, i) if s is None else s for i, s in enumerate(shifts))
+        full = [problem.zeros(node.index, i) if s is None else s for i, s in enumerate(shifts)]
         if isinstance(node.rule, Contraction):
-            return cls(tuple(node.rule.expand(i, x) for i, x in enumerate(full)))
-        return cls(tuple(full))
+            full = [node.rule.expand(i, x) for i, x in enumerate(full)]
+        return cls(tuple(map(Linear.of, full)))
 
-    def sums(self, node: Node, i: int) -> jax.Array:
+    def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:  # noqa: ARG002 - one interface
         """For each slot of input i, the sum over its edges."""
-        rule = node.rule
-        return rule.gather(i, self.arrays[i]) if isinstance(rule, Contraction) else self.arrays[i]
+        rule, edges = node.rule, self.arrays[i].value
+        return rule.gather(i, edges) if isinstance(rule, Contraction) else edges
 
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Stored", Moves]:
         """The edges after their node projected."""
+        shifts = tuple(a.value for a in self.arrays)
         if isinstance(node.rule, Contraction):
-            assert goal is not None
             written = tuple(node.rule.expand(i, x) for i, x in enumerate(problem.inputs[node.index]))
-            moves, move = problem.displace_as(Dot(problem.fixed(node)), node, written, self.arrays, goal)
+            moves, move = problem.displace_as(Dot(problem.fixed(node)), node, written, shifts, goal)
         else:
-            moves, move = problem.displace(node, self.arrays, goal)
-        arrays = tuple(a + m for a, m in zip(self.arrays, moves, strict=True))
-        return Stored(arrays), Moves(moves, move, sum((m * m).sum() for m in moves))
+            moves, move = problem.displace(node, shifts, goal)
+        after = Stored(tuple(a + m for a, m in zip(self.arrays, moves, strict=True)))
+        return after, Moves(moves, move, sum((m * m).sum() for m in moves))
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:  # noqa: ARG002 - one interface
         """The sum of the squares of all edges."""
-        return sum((a * a).sum() for a in self.arrays)
+        return sum((a.value**2).sum() for a in self.arrays if a.terms)
 
     @staticmethod
     def combine(terms: Sequence[tuple[float, "Stored"]]) -> "Stored":
-        arrays = zip(*(edges.arrays for _, edges in terms), strict=True)
-        factors = [factor for factor, _ in terms]
-        return Stored(tuple(_weighted(factors, parts) for parts in arrays))
+        count = len(terms[0][1].arrays)
+        return Stored(tuple(Linear.combine((c, edges.arrays[i]) for c, edges in terms) for i in range(count)))
 
     def settled(self, history: int) -> tuple["Stored", jax.Array]:  # noqa: ARG002 - one interface
-        return self, jnp.zeros((), self.arrays[0].dtype)
+        return Stored(tuple(a.settled() for a in self.arrays)), jnp.zeros((), jnp.float32)
 
 
 @jax.tree_util.register_dataclass
@@ -86,95 +86,96 @@ class Factored:
     is that value too, since all updates of the state are affine combinations.
     """
 
-    base: tuple[jax.Array | None, jax.Array | None]
+    base: tuple[Linear | None, Linear | None]
     past: tuple[jax.Array | None, jax.Array | None]
     """The vectors u, stacked."""
-    plus: jax.Array
-    minus: jax.Array
-    """The coefficients c⁺ and c⁻, stacked: shape ``(terms, *out)``."""
+    plus: tuple[Linear, ...]
+    minus: tuple[Linear, ...]
+    """The coefficients c⁺ and c⁻ of each term, of the shape of the output; nothing stands for zero."""
     pairs: jax.Array
     """The dot products of u_x,s and u_y,t: shape ``(terms, terms, *out)``."""
+    norms: jax.Array
+    """Likewise of u_x,s and u_x,t, plus those of u_y,s and u_y,t."""
 
     @classmethod
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Factored":
         """All edges at their sources' values: no history."""
-        base = shifts[0], shifts[1]
-        past = tuple(None if b is None else jnp.zeros((0, *b.shape), problem.dtype) for b in base)
-        none = jnp.zeros((0, *node.shape), problem.dtype)
-        return cls(base, (past[0], past[1]), none, none, jnp.zeros((0, 0, *node.shape), problem.dtype))
+        base = tuple(None if s is None else Linear.of(s) for s in shifts)
+        past = tuple(None if s is None else jnp.zeros((0, *s.shape), problem.dtype) for s in shifts)
+        none = jnp.zeros((0, 0, *node.shape), problem.dtype)
+        return cls((base[0], base[1]), (past[0], past[1]), (), (), none, none)
 
     @property
     def terms(self) -> int:
-        return self.plus.shape[0]
+        return len(self.plus)
 
-    def padded(self, terms: int) -> "Factored":
-        """The same edges with empty terms, up to the given number."""
-        more = terms - self.terms
-
-        def pad(x: jax.Array, axes: int = 1) -> jax.Array:
-            return jnp.pad(x, [(0, more)] * axes + [(0, 0)] * (x.ndim - axes))
-
-        past = tuple(None if u is None else pad(u) for u in self.past)
-        return Factored(
-            self.base, (past[0], past[1]), pad(self.plus), pad(self.minus), pad(self.pairs, axes=2)
+    def _now(self, problem: Problem, node: Node) -> tuple[jax.Array, jax.Array]:
+        """The values of the sources."""
+        x, y = (
+            at if b is None else at + b.value
+            for at, b in zip(problem.inputs[node.index], self.base, strict=True)
         )
+        return x, y
+
+    def _coefficients(self, problem: Problem, node: Node) -> tuple[jax.Array, jax.Array]:
+        zero = jnp.zeros(node.shape, problem.dtype)
+        plus, minus = (
+            jnp.stack([c.value if c.terms else zero for c in cs]) for cs in (self.plus, self.minus)
+        )
+        return plus, minus
 
     def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
         """For each slot of input i, the sum over its edges."""
         rule, base = node.rule, self.base[i]
         assert isinstance(rule, Contraction) and base is not None
-        total = base * problem.edge_counts[node.index, i]
-        own, other = (self.plus + self.minus) / 2, (self.plus - self.minus) / 2
+        total = base.value * problem.edge_counts[node.index, i]
+        if not self.terms:
+            return total
+        plus, minus = self._coefficients(problem, node)
         fixed = problem.fixed(node) is not None
 
         def term(own: jax.Array, other: jax.Array, u: tuple[jax.Array | None, jax.Array | None]) -> jax.Array:
-            now = problem.inputs[node.index]
-            this, partner = (now[j] if u[j] is None else u[j] for j in (i, 1 - i))
+            at = problem.inputs[node.index]
+            this, partner = (at[j] if u[j] is None else u[j] for j in (i, 1 - i))
             pulled = rule.pull(i, partner, other)
             return pulled if fixed else rule.scatter(i, own) * this + pulled
 
-        for part in _each(term, self.terms, own, other, self.past):
-            total += part
-        return total
+        return sum(_each(term, self.terms, (plus + minus) / 2, (plus - minus) / 2, self.past), start=total)
 
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Factored", Moves]:
         """The edges after their contraction projected: one more term."""
-        rule = node.rule
-        assert isinstance(rule, Contraction) and goal is not None
+        assert goal is not None
         v = node.index
-        (x0, y0), (dx, dy) = problem.inputs[v], self.base
-        x = x0 if dx is None else x0 + dx
-        y = y0 if dy is None else y0 + dy
-        drift = problem.drift(v, dx, dy)
+        x, y = self._now(problem, node)
+        drift = problem.drift(v, *(None if b is None else b.value for b in self.base))
         if problem.fixed(node) is not None:
             return self._displaced_fixed(problem, node, goal - drift, (x, y))
         product = problem.points[v] + drift
-        forward, backward = self._products(problem, node, x, y, product)
-        norm = problem.norm(v, 0, x) + problem.norm(v, 1, y)
-        extra_plus, extra_minus = self._extra(problem, node, x, y, forward + backward)
+        forward, backward = self._products(node, x, y, product)
+        norm = jnp.broadcast_to(problem.norm(v, 0, x) + problem.norm(v, 1, y), node.shape)
+        aligned = self._aligned(problem, node, x, y)
+        extra_plus, extra_minus = self._extra(problem, node, aligned, forward + backward)
         plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
         minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
         # The history's share of the product comes with small factors: no cancellation.
         m = problem.solve(v, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
-        past = tuple(
-            None if u is None else jnp.concatenate([now[None], u])
-            for u, now in zip(self.past, (x, y), strict=True)
-        )
-        pairs = jnp.concatenate(
-            [
-                jnp.concatenate([product[None], forward])[None],
-                jnp.concatenate([backward[:, None], self.pairs], axis=1),
-            ]
-        )
         after = Factored(
             self.base,
-            (past[0], past[1]),
-            jnp.concatenate([m.grow_plus[None], self.plus * (1 + m.grow_plus)]),
-            jnp.concatenate([m.grow_minus[None], self.minus * (1 + m.grow_minus)]),
-            pairs,
+            self._longer((x, y)),
+            (Linear.of(m.grow_plus), *(c + c.value * m.grow_plus if c.terms else c for c in self.plus)),
+            (Linear.of(m.grow_minus), *(c + c.value * m.grow_minus if c.terms else c for c in self.minus)),
+            _bordered(product, forward, backward, self.pairs),
+            _bordered(norm, aligned, aligned, self.norms),
         )
         squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus).sum() / 2
         return after, Moves((None, None), -m.lam / problem.weight(v), squared)
+
+    def _longer(self, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array | None, jax.Array | None]:
+        x, y = (
+            None if u is None else jnp.concatenate([at[None], u])
+            for u, at in zip(self.past, now, strict=True)
+        )
+        return x, y
 
     def _displaced_fixed(
         self, problem: Problem, node: Node, residual: jax.Array, now: tuple[jax.Array, jax.Array]
@@ -183,37 +184,35 @@ class Factored:
         v, fixed = node.index, problem.fixed(node)
         assert fixed is not None
         norm = problem.norm(v, fixed, now[fixed])
-        lam = problem.multiplier_fixed(v, fixed, residual - self.plus.sum(0) * norm)
-        past = tuple(
-            None if u is None else jnp.concatenate([x[None], u]) for u, x in zip(self.past, now, strict=True)
-        )
+        so_far = sum((c.value for c in self.plus if c.terms), start=jnp.zeros_like(residual))
+        lam = problem.multiplier_fixed(v, fixed, residual - so_far * norm)
+        nothing = jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), problem.dtype)
         after = Factored(
             self.base,
-            (past[0], past[1]),
-            jnp.concatenate([lam[None], self.plus]),
-            jnp.concatenate([-lam[None], self.minus]),
-            jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), problem.dtype),
+            self._longer(now),
+            (Linear.of(lam), *self.plus),
+            (Linear([(-1.0, lam)]), *self.minus),
+            nothing,
+            nothing,
         )
         return after, Moves((None, None), -lam / problem.weight(v), (lam**2 * norm).sum())
 
     def _products(
-        self, problem: Problem, node: Node, x: jax.Array, y: jax.Array, product: jax.Array
+        self, node: Node, x: jax.Array, y: jax.Array, product: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """The dot products of (x, past y) and of (past x, y), stacked over the terms."""
         rule = node.rule
         assert isinstance(rule, Contraction)
-        if not self.terms:
-            return self.plus, self.plus
         past_x, past_y = self.past
-        again = jnp.broadcast_to(product, self.plus.shape)
+        again = jnp.broadcast_to(product, (self.terms, *node.shape))
         # A constant input is its own past, so those products are known already.
-        if past_y is None:
+        if past_y is None or not self.terms:
             forward = again
         elif past_x is None:
             forward = self.pairs[0]
         else:
             forward = jnp.stack(_each(lambda u: rule.pair(x, u), self.terms, past_y))
-        if past_x is None:
+        if past_x is None or not self.terms:
             backward = again
         elif past_y is None:
             backward = self.pairs[:, 0]
@@ -221,57 +220,52 @@ class Factored:
             backward = jnp.stack(_each(lambda u: rule.pair(u, y), self.terms, past_x))
         return forward, backward
 
+    def _aligned(self, problem: Problem, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The products of the inputs with their own past, stacked over the terms."""
+        rule = node.rule
+        assert isinstance(rule, Contraction)
+        total = jnp.zeros((self.terms, *node.shape), problem.dtype)
+        for i, (now, u) in enumerate(zip((x, y), self.past, strict=True)):
+            if u is None:
+                total += problem.norm(node.index, i, now)
+            elif self.terms:
+                parts = _each(lambda u: rule.reduce(i, now * u), self.terms, u)  # noqa: B023
+                total += jnp.stack(parts)
+        return total
+
     def _extra(
-        self, problem: Problem, node: Node, x: jax.Array, y: jax.Array, crossed: jax.Array
+        self, problem: Problem, node: Node, aligned: jax.Array, crossed: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """What the history adds to |x+y|² and |x−y|²."""
         if not self.terms:
             zero = jnp.zeros(node.shape, problem.dtype)
             return zero, zero
-        own = self._own(problem, node, 0, x), self._own(problem, node, 1, y)
-        aligned = own[0][0] + own[1][0]
-        past = own[0][1] + own[1][1]
+        plus, minus = self._coefficients(problem, node)
         swapped = self.pairs + self.pairs.swapaxes(0, 1)
 
         def quadratic(c: jax.Array, sign: int) -> jax.Array:
-            gram = past + sign * swapped
-            return (c * (2 * (aligned + sign * crossed) + jnp.einsum("st...,t...->s...", gram, c))).sum(0)
+            gram = self.norms + sign * swapped
+            return (c * (2 * (aligned + sign * crossed) + (gram * c).sum(1))).sum(0)
 
-        return quadratic(self.plus, 1), quadratic(self.minus, -1)
-
-    def _own(self, problem: Problem, node: Node, i: int, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The products of an input with its own past, and of its past with itself, stacked."""
-        rule, u = node.rule, self.past[i]
-        assert isinstance(rule, Contraction)
-        if u is None:
-            norm = jnp.broadcast_to(problem.norm(node.index, i, x), node.shape)
-            return jnp.broadcast_to(norm, (self.terms, *norm.shape)), jnp.broadcast_to(
-                norm, (self.terms, self.terms, *norm.shape)
-            )
-
-        def reduce(q: jax.Array) -> jax.Array:
-            return jnp.broadcast_to(rule.reduce(i, q), node.shape)
-
-        over = jax.vmap(reduce)
-        return over(x * u), jax.vmap(over)(u[:, None] * u[None])
+        return quadratic(plus, 1), quadratic(minus, -1)
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """The sum of the squares of all edges."""
         rule = node.rule
         assert isinstance(rule, Contraction)
-        x, y = (problem.zeros(node.index, i) if b is None else b for i, b in enumerate(self.base))
-        product = rule.pair(x, y)
-        written = dataclasses.replace(
-            self,
-            past=tuple(
-                jnp.broadcast_to(problem.inputs[node.index][i], (self.terms, *problem.inputs[node.index][i].shape))
-                if u is None
-                else u
-                for i, u in enumerate(self.past)
-            ),
+        still = [b is None or not b.terms for b in self.base]
+        x, y = (
+            problem.zeros(node.index, i) if still[i] or b is None else b.value for i, b in enumerate(self.base)
         )
-        forward, backward = written._products(problem, node, x, y, product)
-        plus, minus = written._extra(problem, node, x, y, forward + backward)
+        at = problem.inputs[node.index]
+        past = tuple(
+            jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
+            for i, u in enumerate(self.past)
+        )
+        written = dataclasses.replace(self, past=past)
+        forward, backward = written._products(node, x, y, rule.pair(x, y))
+        aligned = written._aligned(problem, node, x, y)
+        plus, minus = written._extra(problem, node, aligned, forward + backward)
         norm = rule.reduce(0, x * x) + rule.reduce(1, y * y)
         return (jnp.broadcast_to(norm, node.shape) + (plus + minus) / 2).sum()
 
@@ -279,43 +273,76 @@ class Factored:
     def combine(terms: Sequence[tuple[float, "Factored"]]) -> "Factored":
         """A linear combination. A shorter history is the older part of a longer one."""
         longest = max((edges for _, edges in terms), key=lambda edges: edges.terms)
-        factors = [factor for factor, _ in terms]
 
-        def aligned(x: jax.Array) -> jax.Array:
-            return jnp.concatenate([jnp.zeros((longest.terms - x.shape[0], *x.shape[1:]), x.dtype), x])
+        def coefficients(which: Callable[["Factored"], tuple[Linear, ...]]) -> tuple[Linear, ...]:
+            aligned = [
+                (factor, (Linear(()),) * (longest.terms - edges.terms) + which(edges))
+                for factor, edges in terms
+            ]
+            return tuple(
+                Linear.combine((factor, cs[s]) for factor, cs in aligned) for s in range(longest.terms)
+            )
 
-        base = [
-            None if parts[0] is None else _weighted(factors, parts)
-            for parts in zip(*(edges.base for _, edges in terms), strict=True)
-        ]
-        return Factored(
-            (base[0], base[1]),
-            longest.past,
-            _weighted(factors, [aligned(edges.plus) for _, edges in terms]),
-            _weighted(factors, [aligned(edges.minus) for _, edges in terms]),
-            longest.pairs,
+        def base(i: int) -> Linear | None:
+            if longest.base[i] is None:
+                return None
+            return Linear.combine((factor, edges.base[i]) for factor, edges in terms)  # type: ignore[misc]
+
+        return dataclasses.replace(
+            longest,
+            base=(base(0), base(1)),
+            plus=coefficients(lambda edges: edges.plus),
+            minus=coefficients(lambda edges: edges.minus),
         )
 
     def settled(self, history: int) -> tuple["Factored", jax.Array]:
         """The edges with a history of the given length, and the size of what that neglects."""
+        shape, dtype = self.pairs.shape[2:], self.pairs.dtype
+        base = tuple(None if b is None else b.settled() for b in self.base)
         if self.terms <= history:
-            return self.padded(history), jnp.zeros((), self.plus.dtype)
+            more = history - self.terms
+            empty = (Linear.of(jnp.zeros(shape, dtype)),) * more
+
+            def pad(x: jax.Array, axes: int) -> jax.Array:
+                return jnp.pad(x, [(0, more)] * axes + [(0, 0)] * (x.ndim - axes))
+
+            past = tuple(None if u is None else pad(u, 1) for u in self.past)
+            plus, minus = (tuple(c.settled() for c in cs) + empty for cs in (self.plus, self.minus))
+            pairs, norms = pad(self.pairs, 2), pad(self.norms, 2)
+            return Factored((base[0], base[1]), (past[0], past[1]), plus, minus, pairs, norms), jnp.zeros(
+                (), jnp.float32
+            )
         last = history - 1
 
-        def fold(c: jax.Array) -> jax.Array:
-            return c[:history].at[last].add(c[history:].sum(0))
+        def fold(cs: tuple[Linear, ...]) -> tuple[Linear, ...]:
+            kept = [c.settled() for c in cs[:last]]
+            return (*kept, Linear.combine((1.0, c) for c in cs[last:] if c.terms).settled())
 
-        dropped = jnp.maximum(jnp.abs(self.plus[history:]).max(), jnp.abs(self.minus[history:]).max())
+        dropped = [c.value for c in (*self.plus[history:], *self.minus[history:]) if c.terms]
+        # How far the vectors that are dropped lie from the one that takes over their share.
+        scale = jnp.maximum(self.norms[last, last], jnp.finfo(dtype).tiny)
         apart = [
-            jnp.abs(u[history:] - u[last]).max() / jnp.maximum(jnp.abs(u[last]).max(), jnp.finfo(u.dtype).tiny)
-            for u in self.past
-            if u is not None
+            (self.norms[s, s] - 2 * self.norms[last, s] + self.norms[last, last]) / scale
+            for s in range(history, self.terms)
         ]
+        far = jnp.sqrt(jnp.maximum(jnp.max(jnp.stack(apart)), 0))
+        neglected = jnp.max(jnp.stack([jnp.max(jnp.abs(c)) for c in dropped])) * far
         past = tuple(None if u is None else u[:history] for u in self.past)
         kept = Factored(
-            self.base, (past[0], past[1]), fold(self.plus), fold(self.minus), self.pairs[:history, :history]
+            (base[0], base[1]),
+            (past[0], past[1]),
+            fold(self.plus),
+            fold(self.minus),
+            self.pairs[:history, :history],
+            self.norms[:history, :history],
         )
-        return kept, dropped * jnp.max(jnp.stack(apart))
+        return kept, neglected.astype(jnp.float32)
+
+
+def _bordered(corner: jax.Array, row: jax.Array, column: jax.Array, inner: jax.Array) -> jax.Array:
+    """A table with one more row and column in front; the last axes are carried along."""
+    top = jnp.concatenate([corner[None], row])
+    return jnp.concatenate([top[None], jnp.concatenate([column[:, None], inner], axis=1)])
 
 
 def _each(fn: Callable[..., jax.Array], terms: int, *args: Any) -> list[jax.Array]:
@@ -327,21 +354,6 @@ def _each(fn: Callable[..., jax.Array], terms: int, *args: Any) -> list[jax.Arra
 
 Edges = Stored | Factored
 State = dict[int, Edges]
-
-
-def _weighted(factors: Sequence[float], parts: Sequence[Any]) -> Any:
-    """Σ factor · part, without the products that are not needed."""
-    total: Any = None
-    for factor, part in zip(factors, parts, strict=True):
-        if factor == 0:
-            continue
-        if total is None:
-            total = part if factor == 1 else factor * part
-        elif factor in (1, -1):
-            total = total + part if factor == 1 else total - part
-        else:
-            total = total + factor * part
-    return jnp.zeros_like(parts[0]) if total is None else total
 
 
 def combine(*terms: tuple[float, State]) -> State:
@@ -409,12 +421,8 @@ class EdgeSpace:
     def settle(self, state: State) -> tuple[State, jax.Array]:
         """Cut histories to their length. Returns the largest neglected term, relative, as well."""
         settled = {v: edges.settled(self._history.get(v) or 0) for v, edges in state.items()}
-        worst = jnp.max(jnp.stack([n for _, n in settled.values()]))
+        worst = jnp.max(jnp.stack([n for _, n in settled.values()])).astype(self.problem.dtype)
         return {v: edges for v, (edges, _) in settled.items()}, worst
-
-    def sums(self, v: int, i: int, edges: Edges) -> jax.Array:
-        node = self.problem.graph.nodes[v]
-        return edges.sums(node, i) if isinstance(edges, Stored) else edges.sums(self.problem, node, i)
 
     def means(self, nodes: Sequence[int], state: State) -> dict[int, jax.Array]:
         """For each node, the mean of the edges that leave it."""
@@ -423,7 +431,7 @@ class EdgeSpace:
         totals: dict[int, jax.Array] = {}
         for r, i in sorted({pair for v in nodes for pair in problem.graph.readers[v]}):
             wiring = problem.wirings[r, i]
-            parts = wiring.pull(self.sums(r, i, state[r]))
+            parts = wiring.pull(state[r].sums(problem, problem.graph.nodes[r], i))
             for s, part in zip(wiring.wire.sources, parts, strict=True):
                 if s in wanted:
                     totals[s] = totals[s] + part if s in totals else part
@@ -479,7 +487,7 @@ class EdgeSpace:
                 fresh, mine = rule.expand(i, fresh), rule.expand(i, mine)
                 if constants:  # slots beyond the border of a convolution are constants, too
                     mine = mine + 1 - rule.expand(i, jnp.ones(wire.shape, problem.dtype))
-            arrays.append(jnp.where(mine > 0.5, fresh, old))
+            arrays.append(Linear.of(jnp.where(mine > 0.5, fresh, old.value)))
         return Stored(tuple(arrays))
 
     def parameters(self, state: State) -> dict[int, jax.Array]:

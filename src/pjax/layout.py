@@ -40,7 +40,9 @@ LAYOUTS: dict[str, tuple[int, ...] | None] = {
     "slice": (0,),
     "split": (0,),
     "squeeze": (0,),
+    "stack": None,
     "stop_gradient": (0,),
+    "tile": (0,),
     "transpose": (0,),
 }
 
