@@ -203,7 +203,7 @@ def measure(case: Case, steps: int | None, repeats: int) -> list[dict[str, Any]]
     return rows
 
 
-HEAD = f"{'network':<20} {'method':<12} {'ms/step':>9} {'of SGD':>8} {'temp MiB':>10} {'of SGD':>8} {'compile':>9}"
+HEAD = f"{'network':<20} {'method':<12}   ms/step   of SGD   temp MiB   of SGD   compile"
 
 
 def line(row: dict[str, Any]) -> str:

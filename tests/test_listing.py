@@ -1,0 +1,99 @@
+"""The paper's training loop: plain functions, a new closure per batch, no jit. It must compile once."""
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pjax
+from pjax.optim import _solver
+
+BATCHES = 6
+
+
+def apply(params, x):
+    x = jax.nn.relu(x @ params["hidden"] + params["bias"])
+    return x @ params["out"]
+
+
+def start():
+    first, second = jax.random.split(jax.random.key(0))
+    return {
+        "hidden": jax.random.normal(first, (12, 9)) / 3,
+        "bias": jnp.zeros(9),
+        "out": jax.random.normal(second, (9, 4)) / 3,
+    }
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    return [
+        (rng.normal(size=(16, 12)).astype(np.float32), rng.integers(4, size=16).astype(np.int32))
+        for _ in range(BATCHES)
+    ]
+
+
+@pytest.fixture
+def compiled():
+    """The names of the functions compiled so far, as they come."""
+    names = []
+
+    def listen(event, duration, **about):  # noqa: ARG001
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about.get("fun_name", "?"))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+SOLVERS = [
+    pjax.optim.AlternatingProjections(steps_per_update=7),
+    pjax.optim.CyclicProjections(steps_per_update=7),
+    pjax.optim.DouglasRachford(steps_per_update=7),
+]
+
+
+@pytest.mark.parametrize("optimizer", SOLVERS, ids=lambda s: s.name)
+def test_the_listing_compiles_once(optimizer, data, compiled):
+    params = start()
+    programs = len(_solver._PROGRAMS)
+    after_first = None
+    for x, y in data:
+
+        def loss_fn(params):
+            logits = apply(params, x)  # noqa: B023
+            return pjax.cross_entropy(logits, y)  # noqa: B023
+
+        params, loss = optimizer.update(loss_fn, params)
+        assert loss.shape == ()
+        if after_first is None:
+            after_first = len(compiled)
+    assert compiled.count("jit(_update)") == 1
+    assert compiled[after_first:] == []
+    assert len(_solver._PROGRAMS) == programs + 1
+
+
+@pytest.mark.parametrize("optimizer", SOLVERS, ids=lambda s: s.name)
+def test_the_listing_equals_the_jitted_loop(optimizer, data):
+    @jax.jit
+    def update(params, x, y):
+        return optimizer.update(lambda p: pjax.cross_entropy(apply(p, x), y), params)
+
+    plain = fast = start()
+    for x, y in data:
+        plain, loss = optimizer.update(lambda p, x=x, y=y: pjax.cross_entropy(apply(p, x), y), plain)
+        fast, same = update(fast, x, y)
+        np.testing.assert_allclose(loss, same, rtol=1e-4)
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(fast), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_another_batch_size_compiles_again(data):
+    optimizer = pjax.optim.AlternatingProjections(steps_per_update=8)
+    programs = len(_solver._PROGRAMS)
+    for x, y in (data[0], (data[1][0][:5], data[1][1][:5]), data[2]):
+        optimizer.update(lambda p, x=x, y=y: pjax.cross_entropy(apply(p, x), y), start())
+    assert len(_solver._PROGRAMS) == programs + 2
