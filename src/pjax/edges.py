@@ -1,9 +1,11 @@
 """Edges, stored or factored, and the projections that act on them.
 
 The edges that enter an operation belong to it alone, so a state of the whole graph is one object per
-operation. There are two kinds:
+operation. There are three kinds:
 
 - `Stored`: every edge is a number. This is the definition.
+- `Split`: the edges of a contraction as the values of its sources plus a number per edge, in the sum x+y
+  and the difference x−y of its inputs, on which the projection acts by one factor each.
 - `Factored`: the edges of a contraction, as the values of its sources plus a short history. A projected
   dot product is a combination of its own two inputs, so the edges of all dot products together are
 
@@ -21,7 +23,7 @@ Everything here is a displacement from the forward evaluation, except u, which i
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -79,6 +81,89 @@ class Stored:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Split:
+    """The edges of a contraction as the values of its sources plus the rest, written out."""
+
+    base: tuple[Linear | None, Linear | None]
+    plus: Linear
+    minus: Linear
+    """The rest of x+y and of x−y, of shape ``(*out, K)``; nothing stands for zero."""
+
+    @classmethod
+    def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Split":  # noqa: ARG003
+        """All edges at their sources' values."""
+        x, y = (None if s is None else Linear.of(s) for s in shifts)
+        return cls((x, y), Linear(()), Linear(()))
+
+    def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
+        """For each slot of input i, the sum over its edges."""
+        rule, base = node.rule, self.base[i]
+        assert isinstance(rule, Contraction) and base is not None
+        total = base.value * problem.edge_counts[node.index, i]
+        if not self.plus.terms:
+            return total
+        plus, minus = self.plus.value, self.minus.value
+        return total + rule.gather(i, plus + minus if i == 0 else plus - minus) / 2
+
+    def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Split", Moves]:
+        """The edges after their contraction projected."""
+        rule, v = node.rule, node.index
+        assert isinstance(rule, Contraction) and goal is not None
+        x, y = _now(problem, node, self.base)
+        drift = problem.drift(v, *(None if b is None else b.value for b in self.base))
+        product = problem.points[v] + drift
+        norm = problem.norm(v, 0, x) + problem.norm(v, 1, y)
+        wide_x, wide_y = rule.expand(0, x), rule.expand(1, y)
+        rests = [(w, r.value if r.terms else 0) for w, r in ((wide_x + wide_y, self.plus), (wide_x - wide_y, self.minus))]
+        extra_plus, extra_minus = ((r * (2 * w + r)).sum(-1) for w, r in rests)
+        plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
+        minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
+        m = problem.solve(v, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
+        ball = m.radius / math.sqrt(rule.length)
+        balls = jnp.where(m.lam > 0, ball, 0), jnp.where(m.lam > 0, 0, ball)
+        grown = [
+            grow[..., None] * (w + r) + b[..., None]
+            for (w, r), grow, b in zip(rests, (m.grow_plus, m.grow_minus), balls, strict=True)
+        ]
+        squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.radius**2).sum() / 2
+        after = Split(self.base, self.plus + grown[0], self.minus + grown[1])
+        return after, Moves((None, None), -m.lam / problem.weight(v), squared)
+
+    def squared(self, problem: Problem, node: Node) -> jax.Array:
+        """The sum of the squares of all edges."""
+        rule = node.rule
+        assert isinstance(rule, Contraction)
+        x, y = (
+            rule.expand(i, problem.zeros(node.index, i) if b is None or not b.terms else b.value)
+            for i, b in enumerate(self.base)
+        )
+        parts = (
+            w + (rest.value if rest.terms else 0) for w, rest in ((x + y, self.plus), (x - y, self.minus))
+        )
+        return sum((part**2).sum() for part in parts) / 2
+
+    @staticmethod
+    def combine(terms: Sequence[tuple[float, "Split"]]) -> "Split":
+        return Split(
+            _combined_base(terms),
+            Linear.combine((c, edges.plus) for c, edges in terms),
+            Linear.combine((c, edges.minus) for c, edges in terms),
+        )
+
+    def written(self, problem: Problem, node: Node) -> "Split":
+        """The same edges with a rest that may be zero, but is there."""
+        rule = node.rule
+        assert isinstance(rule, Contraction)
+        zero = Linear.of(jnp.zeros((*node.shape, rule.length), problem.dtype))
+        return Split(self.base, self.plus if self.plus.terms else zero, self.minus if self.minus.terms else zero)
+
+    def settled(self, history: int) -> tuple["Split", jax.Array]:  # noqa: ARG002 - one interface
+        x, y = (None if b is None else b.settled() for b in self.base)
+        return Split((x, y), self.plus.settled(), self.minus.settled()), jnp.zeros((), jnp.float32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Factored:
     """The edges of a contraction as the values of its sources and a history, newest term first.
 
@@ -109,14 +194,6 @@ class Factored:
     def terms(self) -> int:
         return len(self.plus)
 
-    def _now(self, problem: Problem, node: Node) -> tuple[jax.Array, jax.Array]:
-        """The values of the sources."""
-        x, y = (
-            at if b is None else at + b.value
-            for at, b in zip(problem.inputs[node.index], self.base, strict=True)
-        )
-        return x, y
-
     def _coefficients(self, problem: Problem, node: Node) -> tuple[jax.Array, jax.Array]:
         zero = jnp.zeros(node.shape, problem.dtype)
         plus, minus = (
@@ -146,7 +223,7 @@ class Factored:
         """The edges after their contraction projected: one more term."""
         assert goal is not None
         v = node.index
-        x, y = self._now(problem, node)
+        x, y = _now(problem, node, self.base)
         drift = problem.drift(v, *(None if b is None else b.value for b in self.base))
         if problem.fixed(node) is not None:
             return self._displaced_fixed(problem, node, goal - drift, (x, y))
@@ -283,14 +360,9 @@ class Factored:
                 Linear.combine((factor, cs[s]) for factor, cs in aligned) for s in range(longest.terms)
             )
 
-        def base(i: int) -> Linear | None:
-            if longest.base[i] is None:
-                return None
-            return Linear.combine((factor, edges.base[i]) for factor, edges in terms)  # type: ignore[misc]
-
         return dataclasses.replace(
             longest,
-            base=(base(0), base(1)),
+            base=_combined_base(terms),
             plus=coefficients(lambda edges: edges.plus),
             minus=coefficients(lambda edges: edges.minus),
         )
@@ -339,6 +411,26 @@ class Factored:
         return kept, neglected.astype(jnp.float32)
 
 
+Base: TypeAlias = tuple[Linear | None, Linear | None]
+
+
+def _now(problem: Problem, node: Node, base: Base) -> tuple[jax.Array, jax.Array]:
+    """The values of a contraction's sources, given their displacements."""
+    at = problem.inputs[node.index]
+    x, y = (a if b is None else a + b.value for a, b in zip(at, base, strict=True))
+    return x, y
+
+
+def _combined_base(terms: Sequence[tuple[float, "Split | Factored"]]) -> Base:
+    """A linear combination of displacements; constants have none."""
+
+    def one(i: int) -> Linear | None:
+        parts = [(factor, edges.base[i]) for factor, edges in terms]
+        return None if parts[0][1] is None else Linear.combine((f, b) for f, b in parts if b is not None)
+
+    return one(0), one(1)
+
+
 def _bordered(corner: jax.Array, row: jax.Array, column: jax.Array, inner: jax.Array) -> jax.Array:
     """A table with one more row and column in front; the last axes are carried along."""
     top = jnp.concatenate([corner[None], row])
@@ -352,8 +444,8 @@ def _each(fn: Callable[..., jax.Array], terms: int, *args: Any) -> list[jax.Arra
     return [fn(*jax.tree.map(lambda x: x[s], args)) for s in range(terms)]  # noqa: B023
 
 
-Edges = Stored | Factored
-State = dict[int, Edges]
+Edges: TypeAlias = Stored | Split | Factored
+State: TypeAlias = dict[int, Edges]
 
 
 def combine(*terms: tuple[float, State]) -> State:
@@ -397,9 +489,13 @@ class EdgeSpace:
     """The edges of a graph, and the projections onto the sets of its partition."""
 
     def __init__(self, problem: Problem, history: dict[int, int | None] | None = None) -> None:
-        """``history`` says which contractions are factored; without it every edge is stored."""
+        """``history`` is what `histories` returns; without it every edge is stored."""
         self.problem = problem
-        self._history = history or {}
+        # With one input fixed a history of one term is exact.
+        self._history = {
+            v: length if problem.fixed(problem.graph.nodes[v]) is None else 1
+            for v, length in (history or {}).items()
+        }
         self._sets = problem.partition.sets
         self._place = problem.partition.set_of()
 
@@ -411,11 +507,14 @@ class EdgeSpace:
             if node.is_parameter:
                 continue
             shifts = [None if w.constant else problem.zeros(node.index, i) for i, w in enumerate(node.wires)]
-            state[node.index] = self._spread(node, shifts)
+            edges = self._spread(node, shifts)
+            state[node.index] = edges.written(problem, node) if isinstance(edges, Split) else edges
         return self.settle(state)[0]
 
     def _spread(self, node: Node, shifts: Sequence[jax.Array | None]) -> Edges:
-        kind = Factored if self._history.get(node.index) is not None else Stored
+        kind: type[Edges] = Stored
+        if node.index in self._history:
+            kind = Split if self._history[node.index] is None else Factored
         return kind.spread(self.problem, node, shifts)
 
     def settle(self, state: State) -> tuple[State, jax.Array]:
