@@ -135,6 +135,11 @@ def _project(rule: Any, *arguments: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def _mapped(rule: Any, *arguments: Any) -> Any:
+    return jax.vmap(rule.project)(*arguments)
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def _forward(rule: Any, *inputs: Any) -> Any:
     return rule.forward(*inputs)
 
@@ -168,10 +173,12 @@ class _Check(NamedTuple):
             self.demand(points, "constant inputs stay", inputs[position] == points.inputs[position])
         wide = [jax.tree.map(lambda a: a.astype(np.float64), t) for t in (points, (inputs, output))]
         figures = []
+        same = self._replace(dtype="", limit=0.0)  # what the search depends on: compiled once for all types
+        eps = float(np.finfo(self.dtype).eps)
         with jax.enable_x64(True):
             for rows in _blocks(len(output), len(self.free())):
                 part = jax.tree.map(lambda a, rows=rows: a[rows], (*wide, (again, output_again)))
-                figures.append(jax.tree.map(np.asarray, _examine(self, *part, jax.random.key(key))))
+                figures.append(jax.tree.map(np.asarray, _examine(same, *part, eps, jax.random.key(key))))
         excess, offset, drift, found, best = (np.concatenate(f) for f in zip(*figures, strict=True))
         self.demand(
             points, "the result lies on the graph", offset <= _ROUNDINGS, offset, "units of rounding off"
@@ -188,52 +195,56 @@ class _Check(NamedTuple):
 
     def check_uniformity(self, points: _Points) -> None:
         """One point, many points and vmap agree; so do a scalar weight and an array of weights."""
-        few = jax.tree.map(lambda a: a[-4:], points)
-        with jax.enable_x64(self.dtype == "float64"):
-            many = _project(self.rule, few.inputs, few.target, few.weight)
-            mapped = jax.jit(jax.vmap(self.rule.project))(few.inputs, few.target, few.weight)
-            single = [
-                _project(self.rule, x, z, float(w))
-                for x, z, w in zip(zip(*few.inputs, strict=True), few.target, few.weight, strict=True)
-            ]
-            looped = jax.tree.map(lambda *a: jnp.stack(a), *single)
-            plain = _project(self.rule, few.inputs, few.target)
-            ones = _project(self.rule, few.inputs, few.target, np.ones_like(few.weight))
+        points = jax.tree.map(lambda a: a.astype(np.float32), points)
+        inputs, target, weight = points
+        last = jax.tree.map(lambda a: a[-1], points)
+        with jax.enable_x64(False):
+            many = _project(self.rule, inputs, target, weight)
+            mapped = _mapped(self.rule, inputs, target, weight)
+            single = _project(self.rule, last.inputs, last.target, float(last.weight))
+            plain = _project(self.rule, inputs, target)
+            ones = _project(self.rule, inputs, target, np.ones_like(weight))
+            tail = jax.tree.map(lambda a: np.asarray(a)[-1], many)
             for what, one, other in (
                 ("vmap equals one call", mapped, many),
-                ("a loop with scalar weights equals one call", looped, many),
+                ("a single point with a scalar weight equals its row", single, tail),
                 ("the weight is 1 by default", plain, ones),
             ):
-                _same_numbers(f"{self.rule.name}: {what}", few, one, other)
+                _same_numbers(f"{self.rule.name}: {what}", points, one, other)
 
     def check_extremes(self, _: _Points) -> None:
         """Types are kept; the result is finite for tiny, huge, equal, opposite and zero inputs."""
         for dtype in ("float64", "float32", "bfloat16", "float16"):
-            half = dtype in ("bfloat16", "float16")
+            sizes = (0.0, 1e-2, 0.1, 1.0) if dtype in ("bfloat16", "float16") else (0.0, 1e-9, 1.0, 1e9)
+            turns = np.tile([1.0, 1.0, -1.0, 0.0], 16)  # of all inputs but the first
+            scale = np.repeat(sizes, 16)
             with jax.enable_x64(dtype == "float64"):
-                for size in (1.0, 1e-2) if half else (0.0, 1e-9, 1.0, 1e9):
-                    self.check_finite(size, dtype)
+                kind = jnp.dtype(dtype)
+                inputs = tuple(
+                    np.broadcast_to(
+                        ((turns if i else 1.0) * scale).reshape(-1, *[1] * len(s)), (64, *s)
+                    ).astype(kind)
+                    for i, s in enumerate(self.core)
+                )
+                values = np.asarray(_forward(self.rule, *inputs))
+                wild = np.tile(np.repeat([-100.0, 0.0, 1.0, 100.0], 4), 4)
+                target = (wild * values.astype(np.float64) + np.sign(wild) * (np.abs(wild) > 1)).astype(kind)
+                ends, end = _project(self.rule, inputs, target, np.full(64, 3.0).astype(kind))
+            self.check_result(inputs, target, tuple(map(np.asarray, ends)), np.asarray(end))
 
-    def check_finite(self, size: float, dtype: str) -> None:
-        shape = [(4, *s) for s in self.core]
-        turns = np.array([1.0, 1.0, -1.0, 0.0])
-        inputs = tuple(
-            jnp.asarray(
-                size * (turns if i else np.ones(4)).reshape(4, *[1] * (len(s) - 1)) * np.ones(s), dtype
-            )
-            for i, s in enumerate(shape)
-        )
-        output = _forward(self.rule, *inputs)
-        for goal in (output, 0 * output, 100 * output + 1, -100 * output - 1):
-            end, out = _project(self.rule, inputs, jnp.asarray(goal, dtype), jnp.asarray(3.0, dtype))
-            where = f"inputs of size {size:g} and target {np.asarray(goal, np.float64)} in {dtype}"
-            kept = all(e.dtype == i.dtype and e.shape == i.shape for e, i in zip(end, inputs, strict=True))
-            if not (kept and out.dtype == output.dtype and out.shape == output.shape):
-                types = [str(e.dtype) + str(e.shape) for e in (*end, out)]
-                raise AssertionError(f"{self.rule.name}: types and shapes are kept: got {types} for {where}.")
-            if not all(bool(jnp.isfinite(e).all()) for e in (*end, out)):
+    def check_result(self, inputs: Any, target: np.ndarray, ends: Any, end: np.ndarray) -> None:
+        for got, want in zip((*ends, end), (*inputs, target), strict=True):
+            if got.dtype != want.dtype or got.shape != want.shape:
                 raise AssertionError(
-                    f"{self.rule.name}: the result is finite: got {(*end, out)} for {where}."
+                    f"{self.rule.name}: types and shapes are kept: {want.dtype}{list(want.shape)} became "
+                    f"{got.dtype}{list(got.shape)}."
+                )
+            wrong = ~np.isfinite(got.astype(np.float64)).reshape(len(target), -1).all(-1)
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise AssertionError(
+                    f"{self.rule.name}: the result is finite: got {got[row]} in {got.dtype} for inputs "
+                    f"{[x[row] for x in inputs]}, target {target[row]} and weight 3."
                 )
 
     def demand(
@@ -268,12 +279,11 @@ def _same_numbers(what: str, points: _Points, one: Any, other: Any) -> None:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _examine(check: _Check, points: Any, result: Any, again: Any, key: jax.Array) -> Any:
+def _examine(check: _Check, points: Any, result: Any, again: Any, eps: float, key: jax.Array) -> Any:
     """Excess, offset and drift of every point, the cost found, and the best known."""
     origin, target, weight = _flat(points.inputs), points.target, points.weight
     end, output = _flat(result[0]), result[1]
     free = jnp.asarray(check.free())
-    eps = float(np.finfo(check.dtype).eps)
     norm = functools.partial(jnp.linalg.norm, axis=-1)
     values, pull = jax.vjp(check.value, end)
     slope = norm(pull(jnp.ones_like(values))[0])
@@ -315,6 +325,12 @@ def _examine(check: _Check, points: Any, result: Any, again: Any, key: jax.Array
     return tuple(jnp.where(finite, v, jnp.inf) for v in (excess, offset, drift, found, best[1]))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _slopes(check: _Check, flat: jax.Array) -> tuple[Any, Any]:
+    values, pull = jax.vjp(check.value, flat)
+    return values, pull(jnp.ones_like(values))[0]
+
+
 def _spread(rng: np.random.Generator, limits: tuple[float, float], count: int) -> np.ndarray:
     """Numbers between the limits, evenly on a logarithmic scale."""
     return 10 ** rng.uniform(math.log10(limits[0]), math.log10(limits[1]), count)
@@ -353,11 +369,9 @@ def _sample(
     dtype = np.dtype(check.dtype)
     inputs = tuple(x.astype(dtype) for x in _inputs(count, check.core, rng, scales))
     with jax.enable_x64(True):
-        flat = np.asarray(_flat([x.astype(np.float64) for x in inputs]))
-        found, pull = jax.vjp(check.value, flat)
-        slope = np.linalg.norm(np.asarray(pull(jnp.ones_like(found))[0]), axis=-1)
-        values = np.asarray(found)
-        length = np.linalg.norm(flat, axis=-1)
+        flat = np.concatenate([x.astype(np.float64).reshape(count, -1) for x in inputs], axis=-1)
+        values, slopes = map(np.asarray, _slopes(check._replace(dtype="", limit=0.0), flat))
+    slope, length = np.linalg.norm(slopes, axis=-1), np.linalg.norm(flat, axis=-1)
     natural = np.abs(values) + slope * length + np.abs(flat).max(-1) + 1e-3 * (length == 0)
     wild = rng.normal(size=count)
     kinds = [
@@ -386,11 +400,15 @@ class _TargetCheck(NamedTuple):
         with jax.enable_x64(self.dtype == "float64"):
             end = np.asarray(_project(self.rule, *points))
         figures = []
+        same = self._replace(dtype="", limit=0.0)
+        eps = float(np.finfo(self.dtype).eps)
         with jax.enable_x64(True):
             x, y = (a if a.dtype.kind == "i" else a.astype(np.float64) for a in points)
             for rows in _blocks(len(end), end[0].size):
-                part = x[rows], y[rows], end[rows].astype(np.float64), jax.random.key(key)
-                figures.append(jax.tree.map(np.asarray, _examine_target(self, *part)))
+                part = x[rows], y[rows], end[rows].astype(np.float64)
+                figures.append(
+                    jax.tree.map(np.asarray, _examine_target(same, *part, eps, jax.random.key(key)))
+                )
         excess, found, best = (np.concatenate(f) for f in zip(*figures, strict=True))
         limit = max(self.limit, 4 / _HARD) if self.scale is None else self.limit
         if not (excess <= limit).all():
@@ -404,36 +422,42 @@ class _TargetCheck(NamedTuple):
         return Report(len(end), float(excess.max()), 0.0, 0.0)
 
     def check_uniformity(self, points: tuple[np.ndarray, np.ndarray]) -> None:
-        x, y = (a[-4:] for a in points)
-        with jax.enable_x64(self.dtype == "float64"):
-            many = _project(self.rule, x, y)
-            mapped = jax.jit(jax.vmap(self.rule.project))(x, y)
-            looped = jnp.stack([_project(self.rule, a, b) for a, b in zip(x, y, strict=True)])
-            size = _Points((x,), np.asarray(many), np.ones(1))
+        x, y = (a if a.dtype.kind == "i" else a.astype(np.float32) for a in points)
+        with jax.enable_x64(False):
+            many = np.asarray(_project(self.rule, x, y))
+            mapped = _mapped(self.rule, x, y)
+            single = _project(self.rule, x[-1], y[-1])
+            size = _Points((x,), many, np.ones(1))
             _same_numbers(f"{self.rule.name}: vmap equals one call", size, mapped, many)
-            _same_numbers(f"{self.rule.name}: a loop equals one call", size, looped, many)
+            _same_numbers(f"{self.rule.name}: a single point equals its row", size, single, many[-1])
 
     def check_extremes(self, points: tuple[np.ndarray, np.ndarray]) -> None:
-        x, y = (a[-4:] for a in points)
+        count = len(points[0]) // 4 * 4
+        x, y = (a[:count] for a in points)
         x = x / max(float(np.abs(x).max()), 1e-30)
         for dtype in ("float64", "float32", "bfloat16", "float16"):
-            sizes = (0.0, 1.0) if dtype in ("bfloat16", "float16") else (0.0, 1e-9, 1.0, 1e9)
+            sizes = (0.0, 1e-2, 0.1, 1.0) if dtype in ("bfloat16", "float16") else (0.0, 1e-9, 1.0, 1e9)
+            kind = jnp.dtype(dtype)
+            start = (np.repeat(sizes, count // 4).reshape(-1, *[1] * (x.ndim - 1)) * x).astype(kind)
+            labels = y if y.dtype.kind == "i" else np.clip(y, -9, 9).astype(kind)
             with jax.enable_x64(dtype == "float64"):
-                labels = jnp.asarray(y) if y.dtype.kind == "i" else jnp.asarray(np.clip(y, -9, 9), dtype)
-                for size in sizes:
-                    end = _project(self.rule, jnp.asarray(size * x, dtype), labels)
-                    if end.dtype != jnp.dtype(dtype) or end.shape != x.shape:
-                        raise AssertionError(
-                            f"{self.rule.name}: types and shapes are kept: {dtype} became {end.dtype}."
-                        )
-                    if not bool(jnp.isfinite(end).all()):
-                        raise AssertionError(
-                            f"{self.rule.name}: the result is finite: got {end} from {size * x}."
-                        )
+                end = np.asarray(_project(self.rule, start, labels))
+            if end.dtype != kind or end.shape != start.shape:
+                raise AssertionError(
+                    f"{self.rule.name}: types and shapes are kept: {dtype} became {end.dtype}."
+                )
+            wrong = ~np.isfinite(end.astype(np.float64)).reshape(count, -1).all(-1)
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise AssertionError(
+                    f"{self.rule.name}: the result is finite: got {end[row]} in {dtype} from {start[row]}."
+                )
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _examine_target(check: _TargetCheck, start: Any, labels: Any, end: Any, key: jax.Array) -> Any:
+def _examine_target(
+    check: _TargetCheck, start: Any, labels: Any, end: Any, eps: float, key: jax.Array
+) -> Any:
     origin, final = _flat([start]), _flat([end])
     norm: Callable[[Any], jax.Array] = functools.partial(jnp.linalg.norm, axis=-1)
     factor = _HARD if check.scale is None else 2 * check.scale
@@ -453,7 +477,7 @@ def _examine_target(check: _TargetCheck, start: Any, labels: Any, end: Any, key:
     unit = norm(origin) + norm(final)
     if labels.dtype == origin.dtype and check.scale is not None:
         unit = unit + factor * norm(_flat([labels]))  # labels are rounded too
-    off = _ROUNDINGS * float(np.finfo(check.dtype).eps) * unit
+    off = _ROUNDINGS * eps * unit
     slack = 2 * jnp.sqrt(best[1]) * off + (1 + factor) * off * off
     excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
     return tuple(jnp.where(jnp.isfinite(found), v, jnp.inf) for v in (excess, found, best[1]))

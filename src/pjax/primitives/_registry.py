@@ -56,13 +56,11 @@ def _same(inputs: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
 
 register(
     Example(Identity(), (((),),)),
-    Example(Sum((1,)), _same(1)),
     Example(Sum((1, -1, 1)), tuple(((n,), (1,), (2,)) for n in LENGTHS)),
     Example(SumRelu((1,)), _same(1)),
     Example(SumRelu((1, -1)), tuple(((n,), (1,)) for n in LENGTHS)),
     Example(Dot(), _same(2)),
     Example(Dot(fixed=0), _same(2), constant=(0,)),
-    Example(Dot(fixed=1), _same(2), constant=(1,)),
     Example(Max(), _same(1)),
     Example(Max(sign=-1), _same(1)),
     Example(Quantize(), (((),),)),

@@ -1,0 +1,185 @@
+"""The losses and their operators."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pjax.errors import InputError
+from pjax.losses import (
+    CrossEntropy,
+    MarginLoss,
+    SquaredError,
+    cross_entropy,
+    margin_loss,
+    squared_error,
+)
+from pjax.testing import check_projection
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def logits(rng, count, classes):
+    """Logits of many kinds: all sizes up to 1e6, ties, a few leaders, evenly spaced."""
+    size = 10 ** rng.uniform(-4, 6, (count, 1))
+    kinds = [
+        size * rng.normal(size=(count, classes)),
+        -(10 ** rng.uniform(-3, 5, (count, classes))),
+        np.where(rng.random((count, classes)) < 0.5, 0, -size),
+        -np.arange(classes) * size,
+    ]
+    return np.concatenate(kinds)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("scale", "classes"),
+    [(1e-3, 10), (0.1, 10), (5.0, 1), (5.0, 2), (5.0, 10), (5.0, 200), (100.0, 10), (1e3, 10)],
+)
+def test_cross_entropy_solves_its_equation(scale, classes):
+    """x = x0 + scale (y - softmax(x)) for every x0, with class indices and with probabilities."""
+    rng = np.random.default_rng(0)
+    x = logits(rng, 200, classes)
+    hard = rng.integers(0, classes, len(x))
+    soft = rng.dirichlet(np.full(classes, 0.3), len(x))
+    move = jax.jit(CrossEntropy(scale).displace)
+    for labels, y in ((hard, np.eye(classes)[hard]), (soft, soft)):
+        got = np.asarray(move(jnp.asarray(x), jnp.asarray(labels)))
+        want = scale * (y - softmax(x + got))
+        # softmax(x + got) itself is known to the rounding of x + got, times its slope
+        slack = 1e-14 * scale * (1 + np.abs(x).max(-1, keepdims=True) + scale)
+        assert (np.abs(got - want) <= 1e-9 * scale + slack).all()
+
+
+@pytest.mark.parametrize("scale", [0.1, 5.0, 300.0])
+def test_cross_entropy_in_float32_agrees_with_float64(scale):
+    rng = np.random.default_rng(1)
+    x = (np.array([1e-3, 1.0, 30.0, 1e3]).repeat(100)[:, None] * rng.normal(size=(400, 10))).astype(
+        np.float32
+    )
+    y = rng.integers(0, 10, 400).astype(np.int32)
+    got = np.asarray(CrossEntropy(scale).displace(jnp.asarray(x), jnp.asarray(y)))
+    with jax.enable_x64(True):
+        want = np.asarray(CrossEntropy(scale).displace(jnp.asarray(x.astype(np.float64)), jnp.asarray(y)))
+    assert np.abs(got - want).max() <= 1e-5 * scale
+
+
+def test_cross_entropy_keeps_the_digits_of_a_certain_prediction():
+    """Where p is within 1e-9 of y, the move is tiny but right."""
+    x = jnp.array([0.0, 20.0, -1.0])
+    move = CrossEntropy(scale=5.0).displace(x, jnp.array(1))
+    want = 5 * np.exp([-20.0, 0.0, -21.0])
+    np.testing.assert_allclose(move[jnp.array([0, 2])], -want[[0, 2]], rtol=1e-4)
+    np.testing.assert_allclose(move[1], want[0] + want[2], rtol=1e-4)
+
+
+def test_cross_entropy_fixed_point_is_the_papers_iteration():
+    x, y = jnp.array([[0.3, -1.0, 2.0]]), jnp.array([0])
+    want = x
+    for _ in range(10):
+        want = x + 0.5 * (jax.nn.one_hot(y, 3) - jax.nn.softmax(want))
+    np.testing.assert_allclose(CrossEntropy(0.5, "fixed_point").project(x, y), want, rtol=1e-6)
+
+
+def test_the_checker_catches_the_fixed_point():
+    with pytest.raises(AssertionError, match="no better point"):
+        check_projection(
+            CrossEntropy(5.0, "fixed_point"), [[(10,)]], scale=5.0, samples=64, scales=(0.1, 10.0)
+        )
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, margin_loss])
+@pytest.mark.parametrize("lead", [(), (6,), (2, 3)])
+def test_class_indices_and_one_hot_labels_agree(loss, lead):
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(*lead, 5)), jnp.float32)
+    y = jnp.asarray(rng.integers(0, 5, lead))
+    got = loss(x, y)
+    assert got.shape == lead
+    np.testing.assert_array_equal(got, loss(x, jax.nn.one_hot(y, 5)))
+    np.testing.assert_array_equal(got, loss(x, jax.nn.one_hot(y, 5, dtype=jnp.int32)))
+    rule = CrossEntropy() if loss is cross_entropy else MarginLoss()
+    np.testing.assert_array_equal(rule.project(x, y), rule.project(x, jax.nn.one_hot(y, 5)))
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, margin_loss])
+def test_losses_under_transformations(loss):
+    rng = np.random.default_rng(0)
+    x, y = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32), jnp.array([0, 2, 1, 1])
+    plain = loss(x, y)
+    np.testing.assert_allclose(jax.jit(loss)(x, y), plain, rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(loss)(x, y), plain, rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.vmap(loss, in_axes=(0, None))(x, jnp.array(1)), loss(x, jnp.ones(4, int)), rtol=1e-6
+    )
+    slope = jax.grad(lambda v: loss(v, y).sum())(x)
+    step = 1e-2 * jnp.ones_like(x)
+    change = (loss(x + step, y) - loss(x - step, y)).sum() / 2
+    np.testing.assert_allclose(jnp.vdot(slope, step), change, rtol=1e-2, atol=1e-4)
+
+
+def test_cross_entropy_is_the_usual_loss():
+    x = jnp.array([[1.0, 2.0, 3.0], [1e6, 0.0, -1e6]])
+    np.testing.assert_allclose(cross_entropy(x, jnp.array([2, 1])), [0.40760595, 1e6], rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.grad(lambda v: cross_entropy(v, 2))(x[0]), softmax(np.array(x[0])) - [0, 0, 1], rtol=1e-5
+    )
+
+
+def test_margin_loss_clips():
+    x = jnp.array([[0.5, -0.5, 2.0]])
+    np.testing.assert_array_equal(MarginLoss(margin=1.5).project(x, jnp.array([1])), [[0.0, 1.5, 0.0]])
+    np.testing.assert_array_equal(MarginLoss().project(x, jnp.array([[1.0, -1.0, 1.0]])), [[1.0, -0.5, 2.0]])
+    np.testing.assert_allclose(margin_loss(x, jnp.array([1])), [0.25 + 2.25 + 4.0])
+
+
+def test_squared_error():
+    x, y = jnp.array([1.0, 4.0]), jnp.array([3.0, 4.0])
+    np.testing.assert_array_equal(squared_error(x, y), [4.0, 0.0])
+    np.testing.assert_array_equal(SquaredError().project(x, y), y)
+    np.testing.assert_array_equal(SquaredError(scale=3.0).project(x, y), [2.5, 4.0])
+    np.testing.assert_array_equal(squared_error(x, jnp.array([3, 4])), [4.0, 0.0])
+    np.testing.assert_array_equal(jax.grad(lambda v: squared_error(v, y).sum())(x), [-4.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_types_are_kept(dtype):
+    x = jnp.ones((2, 3), dtype)
+    assert cross_entropy(x, jnp.array([0, 1])).dtype == dtype
+    assert margin_loss(x, jnp.array([0, 1])).dtype == dtype
+    assert squared_error(x, x).dtype == dtype
+
+
+X = np.zeros((2, 3), np.float32)
+BAD = {
+    "labels of another length": (lambda: cross_entropy(X, np.zeros(3, int)), "shape"),
+    "floating-point class indices": (lambda: cross_entropy(X, np.zeros(2, np.float32)), "integers"),
+    "label too large": (lambda: cross_entropy(X, np.array([0, 3])), r"0\.\.2"),
+    "negative label": (lambda: margin_loss(X, np.array([0, -1])), r"index \(1,\)"),
+    "NaN in labels": (lambda: cross_entropy(X, np.full((2, 3), np.nan, np.float32)), "nan"),
+    "NaN in margin labels": (lambda: margin_loss(X, np.full((2, 3), np.nan, np.float32)), "nan"),
+    "no probabilities": (lambda: cross_entropy(X, np.ones((2, 3), np.float32)), "add up to"),
+    "integer logits": (lambda: cross_entropy(X.astype(int), np.zeros(2, int)), "floating-point"),
+    "no classes": (
+        lambda: cross_entropy(np.zeros((2, 0), np.float32), np.zeros(2, int)),
+        "at least one class",
+    ),
+    "scalar logits": (lambda: margin_loss(np.float32(1.0), 0), "at least one class"),
+    "scale": (lambda: cross_entropy(X, np.zeros(2, int), scale=0.0), "scale"),
+    "infinite scale": (lambda: squared_error(X, X, scale=float("inf")), "scale"),
+    "solver": (lambda: cross_entropy(X, np.zeros(2, int), solver="adam"), "newton"),
+    "margin": (lambda: margin_loss(X, np.zeros(2, int), margin=-1.0), "margin"),
+    "targets of another shape": (lambda: squared_error(X, X[0]), "same shape"),
+    "NaN in targets": (lambda: squared_error(X, X + np.nan), "finite"),
+    "integer predictions": (lambda: squared_error(np.arange(3), np.arange(3)), "floating-point"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments(case):
+    call, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        call()
