@@ -50,7 +50,12 @@ def conv(x, kernel, strides=(1, 1), padding="SAME", numbers=("NHWC", "HWIO", "NH
 @graph
 def mlp(n):
     x, y = n(5, 4), n.labels(3, 5)
-    params = {"w1": n(4, 6, scale=0.5), "b1": n(6, scale=0.1), "w2": n(6, 3, scale=0.5), "b2": n(3, scale=0.1)}
+    params = {
+        "w1": n(4, 6, scale=0.5),
+        "b1": n(6, scale=0.1),
+        "w2": n(6, 3, scale=0.5),
+        "b2": n(3, scale=0.1),
+    }
 
     def fn(p):
         h = jax.nn.relu(x @ p["w1"] + p["b1"])
@@ -260,7 +265,9 @@ def products(n):
     params = {"a": n(4), "b": n(3, 1), "c": n()}
 
     def fn(p):
-        return pjax.squared_error(p["a"] * x + p["a"] * p["b"] + p["c"] * 2.0, jnp.ones((3, 4), x.dtype), scale=1.0)
+        return pjax.squared_error(
+            p["a"] * x + p["a"] * p["b"] + p["c"] * 2.0, jnp.ones((3, 4), x.dtype), scale=1.0
+        )
 
     return fn, params
 
@@ -271,7 +278,9 @@ def powers(n):
 
     def fn(p):
         mean = jnp.mean(p["a"] ** 2 + p["b"] ** 3)
-        return pjax.squared_error(jnp.square(p["b"]), jnp.ones(4, p["b"].dtype)), pjax.squared_error(mean, 1.0)
+        return pjax.squared_error(jnp.square(p["b"]), jnp.ones(4, p["b"].dtype)), pjax.squared_error(
+            mean, 1.0
+        )
 
     return fn, params
 
@@ -446,9 +455,11 @@ def target_only(n):
     x = n(6)
 
     def fn(p):
-        return pjax.squared_error(p["w"], jnp.ones_like(p["w"]), scale=0.5), pjax.margin_loss(
-            p["v"][:, [0, 2]], np.array([0, 1])
-        ), pjax.squared_error(x, x)
+        return (
+            pjax.squared_error(p["w"], jnp.ones_like(p["w"]), scale=0.5),
+            pjax.margin_loss(p["v"][:, [0, 2]], np.array([0, 1])),
+            pjax.squared_error(x, x),
+        )
 
     return fn, params
 
@@ -461,7 +472,9 @@ def zero_weights(n):
 
     def fn(p):
         h = (x @ p["w"]) @ p["v"]
-        return pjax.squared_error(h, jnp.full_like(h, 4.0)), pjax.squared_error(p["a"] * p["a"], jnp.ones(2) * -3)
+        return pjax.squared_error(h, jnp.full_like(h, 4.0)), pjax.squared_error(
+            p["a"] * p["a"], jnp.ones(2) * -3
+        )
 
     return fn, params
 

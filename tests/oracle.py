@@ -83,7 +83,8 @@ def written_out(rule: Contraction) -> tuple[np.ndarray, np.ndarray]:
 def _written_dot(rule: DotGeneral) -> tuple[np.ndarray, np.ndarray]:
     shapes = rule.shapes
     free = [
-        [d for d in range(len(shapes[i])) if d not in rule.contract[i] and d not in rule.batch[i]] for i in (0, 1)
+        [d for d in range(len(shapes[i])) if d not in rule.contract[i] and d not in rule.batch[i]]
+        for i in (0, 1)
     ]
     batch_ranges = [range(shapes[0][d]) for d in rule.batch[0]]
     free_ranges = [[range(shapes[i][d]) for d in free[i]] for i in (0, 1)]
@@ -128,7 +129,9 @@ def _written_conv(rule: Convolution) -> tuple[np.ndarray, np.ndarray]:
                 place, inside = [0] * len(x_shape), True
                 place[nb], place[nf] = at[ob], group * depth + c
                 for d, axis in enumerate(ns):
-                    position = at[os_[d]] * rule.strides[d] + tap[d] * rule.kernel_dilation[d] - rule.padding[d][0]
+                    position = (
+                        at[os_[d]] * rule.strides[d] + tap[d] * rule.kernel_dilation[d] - rule.padding[d][0]
+                    )
                     inside &= position >= 0 and position % rule.input_dilation[d] == 0
                     position //= rule.input_dilation[d]
                     inside &= position < x_shape[axis]
@@ -173,7 +176,10 @@ class Oracle:
                 u, s, c = slots(wire, self.graph, constants)
                 if tables is not None:
                     pad = tables[i].ravel() < 0
-                    u, s, c = (np.where(pad, fill, a[tables[i].ravel()]) for a, fill in ((u, CONSTANT), (s, 0), (c, 0)))
+                    u, s, c = (
+                        np.where(pad, fill, a[tables[i].ravel()])
+                        for a, fill in ((u, CONSTANT), (s, 0), (c, 0))
+                    )
                 self.where[node.index, i] = slice(total, total + len(u))
                 self.shapes[node.index, i] = wire.shape if tables is None else tables[i].shape
                 total += len(u)
@@ -318,7 +324,7 @@ def _difference_map(beta: float) -> tuple[Any, Any]:
 def method(solver: Any) -> tuple[Any, Any]:
     """The step of a solver, and how the solution follows from its state."""
     if solver.name in ("AP", "CP"):
-        return _cycle, lambda oracle, z: z
+        return _cycle, lambda _, z: z
     if solver.name in ("DR", "AR"):
         return _relaxed(solver.relaxation), _shadow
     if solver.name == "DM":

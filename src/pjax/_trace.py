@@ -5,6 +5,7 @@ once, before the iteration. Layouts become part of the wires. The rest become no
 equation in `_EQUATIONS` says how. Adding a rule for another equation is one call of `register_equation`.
 """
 
+import contextvars
 import dataclasses
 import functools
 import os
@@ -26,8 +27,8 @@ from pjax.losses import SquaredError
 from pjax.primitives import Dot, Max, Primitive, Sum, SumRelu, Target
 from pjax.windows import windows
 
-_HERE = os.path.dirname(__file__)
-_JAX = os.path.dirname(jax.__file__)
+_HERE = os.path.join(os.path.dirname(__file__), "")
+_JAX = os.path.join(os.path.dirname(jax.__file__), "")
 
 # Equations that only wrap another jaxpr, and where they keep it.
 _WRAPPERS = {
@@ -45,6 +46,9 @@ _WRAPPERS = {
     "custom_vmap_call": "call",
 }
 
+# The line of the user's code that called the function being read, where it is not the user's own.
+_ENCLOSING = contextvars.ContextVar("enclosing", default="")
+
 # What may be done to losses: it changes the number that is reported, not the targets.
 _LOSS_ARITHMETIC = frozenset({"reduce_sum", "add", "add_any", "mul", "div"})
 
@@ -61,7 +65,7 @@ class Traced:
     def key(self) -> tuple[Any, ...]:
         """What distinguishes one graph from another: all but the values of captured arrays."""
         constants = tuple((jnp.shape(c), str(jnp.result_type(c))) for c in self.constants)
-        return (_jaxpr_key(self.jaxpr), constants, self.names)
+        return (_jaxpr_key(self.jaxpr), constants, self.names, _registered)
 
 
 def read(fn: Callable[[Any], Any], params: Any) -> Traced:
@@ -120,7 +124,7 @@ def _user_line(eqn: jex.JaxprEqn) -> str:
     for frame in traceback.frames if traceback is not None else ():
         if not frame.file_name.startswith((_JAX, _HERE, "<")):
             return f"{frame.file_name}:{frame.line_num}"
-    return ""
+    return _ENCLOSING.get()  # inside a function of JAX, such as jax.nn.relu
 
 
 class _Builder:
@@ -159,12 +163,16 @@ class _Builder:
         name = eqn.primitive.name
         if not any(a.depends for a in args):
             return _call(eqn, args, None)
+        if name in _WRAPPERS or name == "scan":
+            outer = _ENCLOSING.set(_user_line(eqn))
+            try:
+                if name == "scan":
+                    return self._unroll(eqn, args)
+                return self._inline(eqn.params[_WRAPPERS[name]], args)
+            finally:
+                _ENCLOSING.reset(outer)
         if any(a.after for a in args):
             return self._after_loss(eqn, args)
-        if name in _WRAPPERS:
-            return self._inline(eqn.params[_WRAPPERS[name]], args)
-        if name == "scan":
-            return self._unroll(eqn, args)
         if name in layout.LAYOUTS:
             return self._layout(eqn, args)
         if name in _EQUATIONS:
@@ -180,8 +188,6 @@ class _Builder:
     def _after_loss(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         name = eqn.primitive.name
         mixed = any(a.depends and not a.after for a in args)
-        if name in _WRAPPERS and not mixed:
-            return self._inline(eqn.params[_WRAPPERS[name]], args)
         if mixed or not (name in _LOSS_ARITHMETIC or name in layout.LAYOUTS):
             raise GraphError(
                 f"a target must come last, but its loss is used by {name!r}{_at(eqn)}. Losses may only be"
@@ -208,6 +214,9 @@ class _Builder:
             ys.append(outs[carry:])
         if p["reverse"]:
             ys.reverse()
+        if not ys:  # no steps at all
+            empty = [np.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars[carry:]]
+            return [*state, *map(layout.literal, empty)]
         stacked = [layout.apply("concatenate", lambda *y: jnp.stack(y), *y) for y in zip(*ys, strict=True)]
         return [*state, *stacked]
 
@@ -453,6 +462,9 @@ _EQUATIONS: dict[str, Callable[[_Builder, jex.JaxprEqn, list[Expr]], Expr]] = {
 }
 
 
+_registered = 0  # how often the table was changed: graphs that were traced before are out of date
+
+
 def register_equation(name: str, rule: Primitive | Callable[..., Primitive]) -> None:
     """Teach `pjax.trace` an elementwise JAX equation, such as ``"tanh"``.
 
@@ -466,6 +478,8 @@ def register_equation(name: str, rule: Primitive | Callable[..., Primitive]) -> 
         out = _out(eqn)
         return builder.operation(made, *(_broadcast(a, out["shape"]) for a in args), **out)
 
+    global _registered
+    _registered += 1
     _EQUATIONS[name] = node
 
 

@@ -178,7 +178,7 @@ class Evaluator:
         if expr.constant is not None:
             return self._constants[expr.constant]
         if expr.call is None:
-            return expr.literal
+            return jnp.asarray(expr.literal, expr.dtype)  # a number of JAX's own types is no array
         call = expr.call
         key = id(call)
         if key not in self._memo:

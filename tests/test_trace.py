@@ -1,0 +1,566 @@
+"""From functions to graphs: what becomes a node, what a wire, what a constant, and what an error."""
+
+import collections
+import dataclasses
+import functools
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import pjax
+from pjax import _trace
+from pjax.primitives import Identity
+
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.normal(size=(3, 4)), jnp.float32)
+W = jnp.asarray(RNG.normal(size=(4, 2)), jnp.float32)
+B = jnp.asarray(RNG.normal(size=2), jnp.float32)
+AP = pjax.optim.AlternatingProjections(steps_per_update=2)
+
+
+def graph_of(fn, params):
+    return _trace.build(_trace.read(fn, params))
+
+
+def ops(fn, params):
+    """The operations of a function that is followed by a target; the target itself is left out."""
+    graph = graph_of(lambda p: pjax.squared_error(fn(p), jnp.zeros_like(fn(p))), params)
+    names = [n.op for n in graph.nodes if not n.is_parameter]
+    assert names[-1] == "squared_error"
+    return names[:-1]
+
+
+def forward(fn, params):
+    """The values of the nodes that a target reads, evaluated by the graph."""
+    traced = _trace.read(lambda p: pjax.squared_error(fn(p), jnp.zeros_like(fn(p))), params)
+    graph = _trace.build(traced)
+    evaluate, _ = graph.evaluator(traced.constants, jax.tree.leaves(params))
+    (target,) = graph.targets
+    return evaluate(target.inputs[0].expr)
+
+
+# --- Nodes ---
+
+
+def test_parts_without_parameters_are_folded():
+    def fn(p):
+        x = jnp.exp(jnp.sin(X)) / X.std()  # none of these has a projection
+        labels = jnp.argmax(x[:, :2], -1)
+        return pjax.cross_entropy(x @ p, labels)
+
+    assert [n.op for n in graph_of(fn, W).nodes] == ["parameter", "dot", "cross_entropy"]
+
+
+def test_layouts_are_absorbed():
+    def fn(w):
+        w = jnp.flip(w.T.reshape(2, 2, 2).swapaxes(0, 1), 0)
+        w = jnp.concatenate([w, w[:1], jnp.zeros((1, 2, 2))])[1:, None]
+        return jnp.broadcast_to(jnp.squeeze(w, 1), (2, 3, 2, 2))[0].ravel()
+
+    assert ops(fn, W) == []
+    np.testing.assert_array_equal(forward(fn, W), fn(W))
+
+
+@pytest.mark.parametrize(
+    ("fn", "signs"),
+    [
+        pytest.param(lambda p: jax.nn.relu(X @ p["w"] + p["b"]), (1, 1), id="bias"),
+        pytest.param(lambda p: jax.nn.relu(X @ p["w"] + p["b"] + B), (1, 1, 1), id="two-biases"),
+        pytest.param(lambda p: jax.nn.relu(p["b"] + (X @ p["w"] + B)), (1, 1, 1), id="other-order"),
+        pytest.param(lambda p: jax.nn.relu(X @ p["w"] - p["b"]), (1, -1), id="subtract"),
+        pytest.param(lambda p: jax.nn.relu(B - (X @ p["w"] - p["b"])), (1, -1, 1), id="subtract-twice"),
+        pytest.param(lambda p: jax.nn.relu(-(X @ p["w"])), (-1,), id="negate"),
+        pytest.param(lambda p: jax.nn.relu((X @ p["w"]).sum(0)), (1,), id="reduce-sum"),
+        pytest.param(lambda p: jnp.maximum(0.0, X @ p["w"] + p["b"]), (1, 1), id="maximum"),
+    ],
+)
+def test_sums_are_fused_into_the_relu(fn, signs):
+    params = {"w": W, "b": B}
+    graph = graph_of(lambda p: pjax.squared_error(fn(p), jnp.zeros_like(fn(p))), params)
+    assert [n.op for n in graph.nodes if not n.is_parameter] == ["dot", "sum_relu", "squared_error"]
+    (node,) = (n for n in graph.nodes if n.op == "sum_relu")
+    assert node.rule.signs == signs
+    np.testing.assert_allclose(forward(fn, params), fn(params), rtol=1e-6)
+
+
+def test_a_sum_that_others_read_is_not_fused():
+    def fn(w):
+        s = X @ w + B
+        return jax.nn.relu(s) + s
+
+    assert ops(fn, W) == ["dot", "sum", "sum_relu", "sum"]
+
+
+def test_a_sum_that_is_repeated_is_not_fused():
+    assert ops(lambda w: jax.nn.relu(jnp.repeat(X @ w + B, 2, 0)), W) == ["dot", "sum", "sum_relu"]
+
+
+def test_a_maximum_with_another_number_is_no_relu():
+    assert ops(lambda w: jnp.maximum(w, 0.5), W) == ["max"]
+    assert ops(lambda w: jnp.maximum(w, jnp.zeros_like(w) + X[0, 0]), W) == ["max"]
+
+
+def test_nodes_know_the_lines_of_the_user():
+    def fn(w):
+        a = jax.nn.relu(w)
+        a = jax.nn.relu(a * 2.0)
+        return pjax.squared_error(jnp.clip(a, 0.1, 0.2), W)
+
+    line = fn.__code__.co_firstlineno
+    lines = [int(n.line.split("test_trace.py:")[1]) - line for n in graph_of(fn, W).nodes[1:]]
+    assert lines == [1, 2, 2, 3, 3, 3]
+
+
+def test_unused_parameters_and_dead_code():
+    def fn(p):
+        dead = jax.nn.relu(p["dead"] @ p["w"])
+        del dead
+        return pjax.squared_error(p["w"], jnp.zeros((4, 2)))
+
+    graph = graph_of(fn, {"dead": X, "never": B, "w": W})
+    assert graph.leaves == (None, None, 0)
+    assert [n.name for n in graph.parameters] == ["w"]
+
+
+# --- Functions that wrap functions ---
+
+
+@jax.custom_jvp
+def twice(x):
+    return x + x
+
+
+twice.defjvp(lambda primals, tangents: (twice(*primals), 2 * tangents[0]))
+
+
+@jax.custom_vjp
+def thrice(x):
+    return x + x + x
+
+
+thrice.defvjp(lambda x: (thrice(x), None), lambda _, g: (3 * g,))
+
+CAPTURED = jnp.asarray(RNG.normal(size=(4, 2)), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        pytest.param(jax.jit(lambda w: jax.jit(jnp.transpose)(w) + 1.0), id="nested-jit"),
+        pytest.param(jax.jit(lambda w: w * CAPTURED), id="jit-captures"),
+        pytest.param(twice, id="custom_jvp"),
+        pytest.param(thrice, id="custom_vjp"),
+        pytest.param(jax.checkpoint(lambda w: jax.nn.relu(w @ w.T)), id="remat"),
+        pytest.param(jax.vmap(lambda row: row * row[0]), id="vmap"),
+        pytest.param(jax.vmap(jax.vmap(lambda a: a + 1.0), in_axes=1, out_axes=1), id="vmap-vmap"),
+        pytest.param(
+            jax.vmap(jax.jit(lambda row: jax.vmap(lambda a: pjax.identity(a) * row)(row))), id="vmap-jit-vmap"
+        ),
+        pytest.param(functools.partial(jnp.einsum, "ij,kj->ik", CAPTURED), id="closure"),
+        pytest.param(lambda w: lax.fori_loop(0, 3, lambda _, a: a + w, w), id="fori_loop"),
+        pytest.param(lambda w: lax.map(lambda row: row.sum(), w), id="map"),
+        pytest.param(
+            lambda w: lax.scan(lambda c, x: (c + x, c), w[0], w, reverse=True)[1], id="scan-reverse"
+        ),
+        pytest.param(lambda w: lax.scan(lambda c, x: (c + x, c * 2.0), w[0], w[:0])[0], id="scan-nothing"),
+        pytest.param(lax.stop_gradient, id="stop_gradient"),
+    ],
+)
+def test_wrapped_functions_trace_to_their_values(fn):
+    np.testing.assert_allclose(forward(fn, W), fn(W), rtol=1e-5, atol=1e-6)
+
+
+def test_a_nested_jit_may_take_losses_and_parameters():
+    def fn(p):
+        loss = pjax.squared_error(p, jnp.ones_like(p)).sum()
+        return jax.jit(lambda loss, p: loss + pjax.squared_error(2.0 * p, jnp.ones_like(p)).sum())(loss, p)
+
+    assert len(graph_of(fn, W).targets) == 2
+
+
+def test_losses_may_be_collected_by_a_scan():
+    def fn(p):
+        def step(total, x):
+            return total + pjax.squared_error(x @ p, B).sum(), None
+
+        return lax.scan(step, 0.0, X)[0] / 3
+
+    assert len(graph_of(fn, W).targets) == 3
+    loss = AP.update(fn, W)[1]
+    np.testing.assert_allclose(loss, ((X @ W - B) ** 2).sum() / 3, rtol=1e-5)
+
+
+# --- Constants ---
+
+
+def test_two_constants_of_equal_shape_stay_different():
+    a, b = jnp.ones((4, 2)), 2 * jnp.ones((4, 2))
+    out = forward(lambda w: jnp.stack([w * a, w * b]), W)
+    np.testing.assert_allclose(out, np.stack([W, 2 * W]))
+
+
+def test_a_new_closure_over_a_batch_is_the_same_graph():
+    def closure(x, y):
+        return lambda w: pjax.squared_error(jax.nn.relu(x @ w), y)
+
+    first = _trace.read(closure(X, jnp.ones((3, 2))), W)
+    second = _trace.read(closure(2 * X, jnp.zeros((3, 2))), W)
+    assert first.key == second.key
+    assert _trace.read(closure(X[:2], jnp.ones((2, 2))), W).key != first.key
+
+
+def test_the_same_graph_with_other_numbers_gives_other_results():
+    def closure(x):
+        return lambda w: pjax.squared_error(x @ w, jnp.ones((3, 2)))
+
+    loss = [float(AP.update(closure(s * X), W)[1]) for s in (1.0, 2.0)]
+    np.testing.assert_allclose(loss, [((s * X @ W - 1) ** 2).mean() for s in (1, 2)], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(lambda w: w * 2.0, lambda w: w * 3.0, id="literal"),
+        pytest.param(lambda w: w.reshape(2, 4), lambda w: w.T, id="layout"),
+        pytest.param(lambda w: w[:2], lambda w: w[2:], id="slice"),
+        pytest.param(lambda w: pjax.quantize(w, 2), lambda w: pjax.quantize(w, 4), id="rule"),
+        pytest.param(jax.jit(lambda w: w * CAPTURED), jax.jit(lambda w: w * (CAPTURED + 1)), id="captured"),
+        pytest.param(lambda w: lax.scan(lambda c, _: (c + 1.0, None), w, length=2)[0],
+                     lambda w: lax.scan(lambda c, _: (c + 1.0, None), w, length=3)[0], id="length"),
+        pytest.param(lambda w: w - w.T.T, lambda w: w.T.T - w, id="order"),
+    ],
+)  # fmt: skip
+def test_different_functions_have_different_keys(one, other):
+    def target(fn):
+        return lambda w: pjax.squared_error(fn(w), jnp.zeros_like(fn(w)))
+
+    assert _trace.read(target(one), W).key != _trace.read(target(other), W).key
+
+
+# --- Parameters ---
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Layer:
+    w: jax.Array
+    b: jax.Array
+
+
+@pytest.mark.parametrize(
+    ("params", "names"),
+    [
+        pytest.param({"b": B, "a": {"w": W}}, ["a.w", "b"], id="dict"),
+        pytest.param([W, (B, X)], ["0", "1.0", "1.1"], id="list"),
+        pytest.param(Pair(W, B), ["left", "right"], id="namedtuple"),
+        pytest.param([Layer(W, B)], ["0.w", "0.b"], id="dataclass"),
+        pytest.param({"w": W, "none": None}, ["w"], id="none"),
+        pytest.param(W, ["params"], id="array"),
+    ],
+)
+def test_pytrees_of_parameters(params, names):
+    def fn(p):
+        return [pjax.squared_error(x, jnp.zeros_like(x)) for x in jax.tree.leaves(p)]
+
+    assert [n.name for n in graph_of(fn, params).parameters] == names
+    new, _ = AP.update(fn, params)
+    assert jax.tree.structure(new) == jax.tree.structure(params)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(new))
+
+
+def test_a_parameter_used_twice_is_one_node():
+    graph = graph_of(lambda w: pjax.squared_error(X @ w @ w.T, X), W)
+    assert [n.op for n in graph.nodes] == ["parameter", "dot", "dot", "squared_error"]
+    assert graph.readers[0] == ((1, 1), (2, 1))
+
+
+def test_numbers_may_be_parameters():
+    new, loss = AP.update(
+        lambda p: pjax.squared_error(p["a"] * 2.0 + p["b"], 3.0), {"a": 0.5, "b": np.float32(1)}
+    )
+    assert float(loss) == 1
+    assert new["a"] > 0.5
+    assert new["b"] > 1
+
+
+# --- For people ---
+
+
+def test_trace_shows_the_graph():
+    params = {"w": W, "b": B}
+    labels = np.array([0, 1, 1])
+
+    def fn(p):
+        return pjax.cross_entropy(jax.nn.relu(X @ p["w"] + p["b"]), labels).mean()
+
+    loss = pjax.trace(fn, params)
+    assert isinstance(loss, pjax.Computation)
+    assert (loss.op, loss.shape, loss.dtype) == ("cross_entropy", (3,), jnp.float32)
+    np.testing.assert_allclose(loss.value.mean(), fn(params), rtol=1e-6)
+    relu, given = loss.inputs
+    assert isinstance(given, pjax.Array)
+    np.testing.assert_array_equal(given.value, labels)
+    assert relu.op == "sum_relu"
+    np.testing.assert_allclose(relu.value, jax.nn.relu(X @ W + B), rtol=1e-6)
+    dot, bias = relu.inputs
+    assert isinstance(bias, pjax.Parameter)
+    assert bias.name == "b"
+    assert dot.op == "dot"
+    assert dot.name
+    assert "test_trace.py" in dot.kwargs["line"]
+    batch, weight = dot.inputs
+    np.testing.assert_array_equal(batch.value, X)
+    assert weight.name == "w"
+    assert weight.value is W
+
+
+def test_trace_of_several_targets_is_a_tuple():
+    found = pjax.trace(lambda w: (pjax.squared_error(w, CAPTURED), pjax.margin_loss(w, np.zeros(4, int))), W)
+    assert [t.op for t in found] == ["squared_error", "margin_loss"]
+    assert found[0].inputs[0] is found[1].inputs[0]
+
+
+def test_computations_built_by_hand_are_functions():
+    w, b = pjax.parameter(W, name="w"), pjax.parameter(B)
+    hidden = pjax.relu(pjax.dot(pjax.array(X), w) + b)
+    loss = pjax.squared_error(hidden - b, jnp.ones((3, 2)))
+    fn, params = pjax.as_function(loss)
+    assert set(params) == {"w", "parameter_0"}
+    graph = graph_of(fn, params)
+    assert [n.op for n in graph.nodes if not n.is_parameter] == ["dot", "sum_relu", "sum", "squared_error"]
+    assert len(graph.parameters) == 2
+    new, mean = AP.update(fn, params)
+    np.testing.assert_allclose(mean, loss.value.mean(), rtol=1e-6)
+    assert new["w"].shape == (4, 2)
+
+
+def test_computations_inside_a_traced_function():
+    def fn(p):
+        return pjax.squared_error(pjax.dot(pjax.array(X), p) * 2.0, jnp.zeros((3, 2)))
+
+    assert [n.op for n in graph_of(fn, W).nodes] == ["parameter", "dot", "dot", "squared_error"]
+
+
+# --- Equations without a rule ---
+
+
+def test_an_unsupported_equation_says_what_where_and_what_to_do():
+    def fn(w):
+        hidden = jnp.tanh(w)  # this line
+        return pjax.squared_error(hidden, jnp.zeros_like(w))
+
+    line = fn.__code__.co_firstlineno + 1
+    with pytest.raises(pjax.UnsupportedEquationError) as error:
+        AP.update(fn, W)
+    message = str(error.value)
+    assert "'tanh'" in message
+    assert f"test_trace.py:{line}" in message
+    assert "float32[4,2]" in message
+    assert "pjax.register_equation('tanh', rule)" in message
+
+
+@dataclasses.dataclass(frozen=True)
+class Absolute(pjax.Primitive):
+    """|x|, the union of two half-lines."""
+
+    name: ClassVar[str] = "abs"
+    core: ClassVar[int] = 0
+
+    def forward(self, *inputs):
+        return jnp.abs(inputs[0])
+
+    def project(self, inputs, output, weight=1.0):
+        (x,) = inputs
+        sign = jnp.where(x >= 0, 1.0, -1.0)
+        z = jnp.maximum((sign * x + weight * output) / (1 + weight), 0.0)
+        return (sign * z,), z
+
+
+@dataclasses.dataclass(frozen=True)
+class Stubborn(Absolute):
+    """Never moves its input."""
+
+    def project(self, inputs, output, weight=1.0):  # noqa: ARG002
+        return inputs, jnp.abs(inputs[0])
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    monkeypatch.setattr(_trace, "_EQUATIONS", dict(_trace._EQUATIONS))
+
+
+@pytest.mark.usefixtures("registry")
+def test_register_equation():
+    start = jnp.array([1.0, -2.0, 3.0])
+
+    def fn(x):
+        return pjax.squared_error(jnp.abs(x), jnp.array([4.0, 4.0, 1.0]))
+
+    with pytest.raises(pjax.UnsupportedEquationError, match="'abs'"):
+        AP.update(fn, start)
+    pjax.register_equation("abs", Absolute())
+    solver = pjax.optim.AlternatingProjections()
+    np.testing.assert_allclose(solver.update(fn, start)[0], [4, -4, 1], rtol=1e-5)
+    # A newer rule replaces the old one, also for functions that were traced before.
+    pjax.register_equation("abs", Stubborn())
+    np.testing.assert_array_equal(solver.update(fn, start)[0], start)
+
+
+@pytest.mark.usefixtures("registry")
+def test_register_equation_by_its_parameters():
+    pjax.register_equation("round", lambda rounding_method: Identity())  # noqa: ARG005
+    assert ops(jnp.round, W) == ["identity"]
+
+
+# --- Spellings of jax.numpy ---
+
+V = jnp.asarray(RNG.normal(size=(2, 4, 4, 2)), jnp.float32)
+K = jnp.asarray(RNG.normal(size=(3, 3, 2, 2)), jnp.float32)
+IDS = np.array([2, 0, 2])
+
+LAYOUTS = {
+    "stack": lambda w: jnp.stack([w, w], 1),
+    "split": lambda w: jnp.split(w, 2)[1],
+    "array_split": lambda w: jnp.array_split(w, 3)[0],
+    "tile": lambda w: jnp.tile(w, (2, 3)),
+    "repeat": lambda w: jnp.repeat(w, 3, axis=1),
+    "repeat-unequal": lambda w: jnp.repeat(w, np.array([1, 0, 2, 1]), axis=0, total_repeat_length=4),
+    "roll": lambda w: jnp.roll(w, 1, 0),
+    "flip": lambda w: jnp.flip(w),
+    "rot90": lambda w: jnp.rot90(w),
+    "take": lambda w: jnp.take(w, IDS, axis=0),
+    "take-clip": lambda w: jnp.take(w, IDS, axis=0, mode="clip"),
+    "take_along_axis": lambda w: jnp.take_along_axis(w, np.array([[0], [1], [1], [0]]), 1),
+    "index": lambda w: w[IDS, np.array([1, 1, 0])],
+    "negative-index": lambda w: w[-1, ::-1],
+    "boolean-mask": lambda w: w[np.array([True, False, True, True])],
+    "ellipsis": lambda w: w[..., None, 0],
+    "where": lambda w: jnp.where(X[0, :2] > 0, w, 1.5),
+    "pad": lambda w: jnp.pad(w, ((1, 0), (0, 2)), constant_values=2.0),
+    "pad-edge": lambda w: jnp.pad(w, ((1, 0), (0, 2)), mode="edge"),
+    "pad-wrap": lambda w: jnp.pad(w, 1, mode="wrap"),
+    "concatenate": lambda w: jnp.concatenate([w, X[:, :2]]),
+    "moveaxis": lambda w: jnp.moveaxis(w, 0, -1),
+    "ravel": lambda w: w.ravel(),
+    "triu": lambda w: jnp.triu(w),
+    "diagonal": lambda w: jnp.diagonal(w),
+    "meshgrid": lambda w: jnp.meshgrid(w[0], w[:, 0])[0],
+    "block": lambda w: jnp.block([[w, w], [w, w]]),
+    "dynamic_slice": lambda w: lax.dynamic_slice(w, (1, 0), (2, 2)),
+    "astype": lambda w: w.astype(jnp.bfloat16).astype(jnp.float32),
+    "conv_patches": lambda w: pjax.conv_patch(w[None, :, :, None], 2),
+}
+
+
+@pytest.mark.parametrize("fn", LAYOUTS.values(), ids=LAYOUTS)
+def test_data_movement_makes_no_node(fn):
+    assert ops(fn, W) == []
+    np.testing.assert_array_equal(forward(fn, W), fn(W))
+
+
+def conv(x, k, strides=(1, 1), padding="SAME", **settings):
+    return lax.conv_general_dilated(
+        x, k, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"), **settings
+    )
+
+
+def pool(init, op, padding="VALID"):
+    return lambda v: lax.reduce_window(v, init, op, (1, 2, 2, 1), (1, 1, 2, 1), padding)
+
+
+OPERATIONS = {
+    "mean": (lambda v: v.mean(), V, ["sum", "dot"]),
+    "mean-axis": (lambda v: jnp.mean(v, -1, keepdims=True), V, ["sum", "dot"]),
+    "sum-axes": (lambda v: v.sum((0, -1)), V, ["sum"]),
+    "average": (lambda v: jnp.average(v, 0, weights=np.array([0.3, 0.7])), V, ["dot", "sum", "dot"]),
+    "clip": (lambda v: jnp.clip(v, -0.5, 0.5), V, ["max", "max"]),
+    "relu6": (jax.nn.relu6, V, ["sum_relu", "max"]),
+    "leaky_relu-like": (lambda v: jnp.maximum(v, 0.1 * v), V, ["dot", "max"]),
+    "square": (jnp.square, V, ["dot"]),
+    "power": (lambda v: v**3, V, ["dot", "dot"]),
+    "dot": (lambda w: jnp.dot(X, w), W, ["dot"]),
+    "vdot": (lambda w: jnp.vdot(w, CAPTURED), W, ["dot"]),
+    "inner": (lambda w: jnp.inner(w.T, X), W, ["dot"]),
+    "outer": (lambda w: jnp.outer(w[:, 0], w[:, 1]), W, ["dot"]),
+    "matmul-batch": (lambda v: v @ jnp.swapaxes(v, -1, -2), V, ["dot"]),
+    "tensordot": (lambda v: jnp.tensordot(v, v, axes=([1, 2], [1, 2])), V, ["dot"]),
+    "einsum": (lambda v: jnp.einsum("nhwc,nhwd->ncd", v, v), V, ["dot"]),
+    "einsum-trace": (lambda v: jnp.einsum("nhhc->nc", v), V, None),
+    "einsum-three": (lambda w: jnp.einsum("ij,jk,kl->il", X, w, w.T), W, ["dot", "dot"]),
+    "linear-flax": (lambda w: lax.dot_general(X, w, (((1,), (0,)), ((), ()))) + B, W, ["dot", "sum"]),
+    "conv-same": (lambda k: conv(V, k), K, ["dot"]),
+    "conv-valid-strided": (lambda k: conv(V, k, (2, 1), "VALID"), K, ["dot"]),
+    "conv-dilated": (lambda k: conv(V, k, rhs_dilation=(2, 1)), K, ["dot"]),
+    "conv-grouped": (lambda k: conv(V, k[:, :, :1], feature_group_count=2), K, ["dot"]),
+    "conv-transpose": (lambda k: lax.conv_transpose(V, k, (2, 2), "SAME"), K, ["dot"]),
+    "lax-conv": (
+        lambda k: lax.conv(V.transpose(0, 3, 1, 2), k.transpose(3, 2, 0, 1), (1, 1), "SAME"),
+        K,
+        ["dot"],
+    ),
+    "max_pool": (pool(-np.inf, lax.max), V, ["max"]),
+    "max_pool-same": (pool(-np.inf, lax.max, "SAME"), V, ["max"]),
+    "min_pool": (pool(np.inf, lax.min), V, ["max"]),
+    "avg_pool": (lambda v: pool(0.0, lax.add, "SAME")(v) / 4, V, ["sum", "dot"]),
+    "max-of-many": (lambda v: jnp.max(v, (1, 2)), V, ["max"]),
+    "amin": (lambda v: jnp.min(v), V, ["max"]),
+    "norm-squared": (lambda w: (w * w).sum(), W, ["dot", "sum"]),
+    "scalar-times-number": (lambda w: 3.0 * w[0, 0], W, ["dot"]),
+    "number-minus-scalar": (lambda w: 1.0 - w[0, 0], W, ["sum"]),
+    "bfloat16": (lambda w: jnp.concatenate([X @ w, X @ w]).astype(jnp.bfloat16), W, ["dot", "dot"]),
+}
+
+
+@pytest.mark.parametrize(("fn", "start", "expected"), OPERATIONS.values(), ids=OPERATIONS)
+def test_operations_of_jax_numpy(fn, start, expected):
+    found = ops(fn, start)
+    if expected is not None:
+        assert found == expected
+    value = forward(fn, start)
+    np.testing.assert_allclose(value, fn(start), rtol=1e-5, atol=1e-5)
+
+
+REFUSED = {
+    "softmax": (jax.nn.softmax, "'reduce_max'|'exp'"),
+    "cumsum": (lambda w: jnp.cumsum(w), "'cumsum'"),
+    "sort": (lambda w: jnp.sort(w), "'sort'"),
+    "prod": (lambda w: jnp.prod(w), "'reduce_prod'"),
+    "where-on-value": (lambda w: jnp.where(w > 0, w, 0.0), "'gt'"),
+    "hard_tanh": (jax.nn.hard_tanh, "'gt'"),
+    "sqrt": (lambda w: jnp.sqrt(w), "'sqrt'"),
+    "integer": (lambda w: w.astype(int).astype(float), "turns a value that depends on a parameter into"),
+    "cond": (lambda w: lax.cond(X[0, 0] > 0, lambda w: w, lambda w: 2 * w, w), "'cond'"),
+    "while": (lambda w: lax.while_loop(lambda w: w.sum() < 3, lambda w: w + 1, w), "'while'"),
+    "index": (lambda w: w[jnp.argmax(w, 0)], "'argmax'"),
+    "divide": (lambda w: 1 / w, "divides by a value that depends on a parameter"),
+    "negative-power": (lambda w: w**-2, "exponent -2 is not positive"),
+    "real-power": (lambda w: w**1.5, "'pow'"),
+    "batch-groups": (
+        lambda k: lax.conv_general_dilated(V, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                                           batch_group_count=2), "batch groups are not supported"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "match"), REFUSED.values(), ids=REFUSED)
+def test_what_has_no_projection_is_refused_with_its_line(fn, match):
+    start = K if match.startswith("batch") else W
+    with pytest.raises(pjax.UnsupportedEquationError, match=match) as error:
+        ops(fn, start)
+    assert "test_trace.py:" in str(error.value)
+
+
+def test_scatter_is_refused_or_right():
+    fn = lambda w: w.at[IDS[:2], 0].set(0.5)  # noqa: E731
+    try:
+        found = ops(fn, W)
+    except pjax.UnsupportedEquationError as error:
+        assert "'scatter'" in str(error)  # noqa: PT017
+    else:
+        assert found == []
+        np.testing.assert_array_equal(forward(fn, W), fn(W))
