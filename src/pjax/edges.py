@@ -102,8 +102,9 @@ class Split:
         total = base.value * problem.edge_counts[node.index, i]
         if not self.plus.terms:
             return total
-        plus, minus = self.plus.value, self.minus.value
-        return total + rule.gather(i, plus + minus if i == 0 else plus - minus) / 2
+        # Sums first: they are small, the edges are not.
+        plus, minus = rule.gather(i, self.plus.value), rule.gather(i, self.minus.value)
+        return total + (plus + minus if i == 0 else plus - minus) / 2
 
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Split", Moves]:
         """The edges after their contraction projected."""
@@ -113,20 +114,35 @@ class Split:
         drift = problem.drift(v, *(None if b is None else b.value for b in self.base))
         product = problem.points[v] + drift
         norm = problem.norm(v, 0, x) + problem.norm(v, 1, y)
-        wide_x, wide_y = rule.expand(0, x), rule.expand(1, y)
-        rests = [(w, r.value if r.terms else 0) for w, r in ((wide_x + wide_y, self.plus), (wide_x - wide_y, self.minus))]
-        extra_plus, extra_minus = ((r * (2 * w + r)).sum(-1) for w, r in rests)
+
+        def extra(rest: Linear, sign: int) -> jax.Array:
+            """What the rest adds to |x ± y|². Products with each array, so that no sum is written out."""
+            if not rest.terms:
+                return jnp.zeros(node.shape, problem.dtype)
+            along = sum(f * (rule.align(0, x, r) + sign * rule.align(1, y, r)) for f, r in rest.terms)
+            if len(rest.terms) == 1:
+                factor, r = rest.terms[0]
+                return 2 * along + factor**2 * (r * r).sum(-1)
+            return 2 * along + (rest.value**2).sum(-1)
+
+        extra_plus, extra_minus = extra(self.plus, 1), extra(self.minus, -1)
         plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
         minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
         m = problem.solve(v, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
         ball = m.radius / math.sqrt(rule.length)
-        balls = jnp.where(m.lam > 0, ball, 0), jnp.where(m.lam > 0, 0, ball)
-        grown = [
-            grow[..., None] * (w + r) + b[..., None]
-            for (w, r), grow, b in zip(rests, (m.grow_plus, m.grow_minus), balls, strict=True)
-        ]
+        wide_x, wide_y = rule.expand(0, x), rule.expand(1, y)
+
+        def grown(rest: Linear, sign: int, grow: jax.Array, ball: jax.Array) -> Linear:
+            wide = wide_x + wide_y if sign > 0 else wide_x - wide_y
+            whole = wide + rest.value if rest.terms else wide
+            return rest + (grow[..., None] * whole + ball[..., None])
+
+        after = Split(
+            self.base,
+            grown(self.plus, 1, m.grow_plus, jnp.where(m.lam > 0, ball, 0)),
+            grown(self.minus, -1, m.grow_minus, jnp.where(m.lam > 0, 0, ball)),
+        )
         squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.radius**2).sum() / 2
-        after = Split(self.base, self.plus + grown[0], self.minus + grown[1])
         return after, Moves((None, None), -m.lam / problem.weight(v), squared)
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
