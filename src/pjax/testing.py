@@ -39,7 +39,7 @@ def check_projection(
     constant: Sequence[int] = (),
     labels: str = "classes",
     scale: float | None = None,
-    samples: int = 256,
+    samples: int | Sequence[int] = 256,
     scales: tuple[float, float] = (1e-4, 1e6),
     weights: tuple[float, float] = (1.0, 1000.0),
     dtype: str = "float64",
@@ -69,7 +69,7 @@ def check_projection(
         constant: positions of inputs that must not move.
         labels: for a target, what to draw: ``"classes"``, ``"probabilities"`` or ``"numbers"``.
         scale: for a target, the factor :math:`s`, or ``None``.
-        samples: number of points for each case.
+        samples: number of points for each case, or one number per case.
         scales: smallest and largest size of the inputs. Targets are up to 100 times the natural size.
         weights: smallest and largest weight.
         dtype: the type in which the rule computes. The search always uses float64.
@@ -90,21 +90,26 @@ def check_projection(
         raise ValueError(f'labels must be "classes", "probabilities" or "numbers", got {labels!r}.')
     limit = _TOLERANCE.get(dtype, 1.0) if tolerance is None else tolerance
     worst = Report(0, 0.0, 0.0, 0.0)
-    for number, case in enumerate(shapes):
+    counts = [samples] * len(shapes) if isinstance(samples, int) else list(samples)
+    for number, (case, count) in enumerate(zip(shapes, counts, strict=True)):
         core = tuple(tuple(shape) for shape in case)
         rng = np.random.default_rng((key, number))
         if isinstance(rule, Primitive):
             check: Any = _Check(rule, core, frozenset(constant), dtype, limit)
-            points: Any = _sample(check, samples, rng, scales, weights)
+            points: Any = _sample(check, count, rng, scales, weights)
         else:
             check = _TargetCheck(rule, core, dtype, limit, scale)
-            points = _sample_target(check, samples, rng, scales, labels)
+            points = _sample_target(check, count, rng, scales, labels)
         if number == len(shapes) // 2:  # these do not depend on the length
             check.check_uniformity(points)
             check.check_extremes(points)
         found = check.run(points, number + key)
         worst = Report(worst.points + found.points, *map(max, worst[1:], found[1:]))
     return worst
+
+
+def _brief(array: np.ndarray) -> str:
+    return np.array2string(array, threshold=8, edgeitems=3)
 
 
 class _Points(NamedTuple):
@@ -215,7 +220,8 @@ class _Check(NamedTuple):
     def check_extremes(self, _: _Points) -> None:
         """Types are kept; the result is finite for tiny, huge, equal, opposite and zero inputs."""
         for dtype in ("float64", "float32", "bfloat16", "float16"):
-            sizes = (0.0, 1e-2, 0.1, 1.0) if dtype in ("bfloat16", "float16") else (0.0, 1e-9, 1.0, 1e9)
+            half = dtype in ("bfloat16", "float16")
+            sizes = (0.0, 1e-2, 0.1, 1.0) if half else (0.0, 1e-9, 1.0, 1e9)
             turns = np.tile([1.0, 1.0, -1.0, 0.0], 16)  # of all inputs but the first
             scale = np.repeat(sizes, 16)
             with jax.enable_x64(dtype == "float64"):
@@ -228,7 +234,8 @@ class _Check(NamedTuple):
                 )
                 values = np.asarray(_forward(self.rule, *inputs))
                 wild = np.tile(np.repeat([-100.0, 0.0, 1.0, 100.0], 4), 4)
-                target = (wild * values.astype(np.float64) + np.sign(wild) * (np.abs(wild) > 1)).astype(kind)
+                target = wild * values.astype(np.float64) + np.sign(wild) * (np.abs(wild) > 1)
+                target = np.clip(target, -1e4, 1e4).astype(kind) if half else target.astype(kind)
                 ends, end = _project(self.rule, inputs, target, np.full(64, 3.0).astype(kind))
             self.check_result(inputs, target, tuple(map(np.asarray, ends)), np.asarray(end))
 
@@ -243,8 +250,8 @@ class _Check(NamedTuple):
             if wrong.any():
                 row = int(np.argmax(wrong))
                 raise AssertionError(
-                    f"{self.rule.name}: the result is finite: got {got[row]} in {got.dtype} for inputs "
-                    f"{[x[row] for x in inputs]}, target {target[row]} and weight 3."
+                    f"{self.rule.name}: the result is finite: got {_brief(got[row])} in {got.dtype} for "
+                    f"inputs {', '.join(_brief(x[row]) for x in inputs)}, target {target[row]} and weight 3."
                 )
 
     def demand(
@@ -260,7 +267,7 @@ class _Check(NamedTuple):
             if figures is None
             else f" by {figures[row]:.3g} {unit if isinstance(unit, str) else unit[row]}"
         )
-        inputs = ", ".join(np.array2string(x[row].ravel()[:6], threshold=6) for x in points.inputs)
+        inputs = ", ".join(_brief(x[row]) for x in points.inputs)
         raise AssertionError(
             f"{self.rule.name}: failed: {what}{amount} ({(~rows).sum()} of {len(rows)} points). "
             f"Point {row}: inputs {inputs} of shapes {self.core}, "
@@ -417,7 +424,7 @@ class _TargetCheck(NamedTuple):
                 f"{name}: failed: no better point exists by {excess[row]:.3g} relative excess "
                 f"({(~(excess <= limit)).sum()} of {len(excess)} points): cost {found[row]:.9g}, "
                 f"but a search found {best[row]:.9g}. "
-                f"Point {row}: predictions {points[0][row]}, labels {points[1][row]}."
+                f"Point {row}: predictions {_brief(points[0][row])}, labels {_brief(points[1][row])}."
             )
         return Report(len(end), float(excess.max()), 0.0, 0.0)
 
@@ -450,7 +457,8 @@ class _TargetCheck(NamedTuple):
             if wrong.any():
                 row = int(np.argmax(wrong))
                 raise AssertionError(
-                    f"{self.rule.name}: the result is finite: got {end[row]} in {dtype} from {start[row]}."
+                    f"{self.rule.name}: the result is finite: got {_brief(end[row])} in {dtype} "
+                    f"from {_brief(start[row])}."
                 )
 
 

@@ -6,7 +6,6 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pjax.errors import InputError
 from pjax.primitives._arithmetic import weight_like, wide
@@ -72,6 +71,21 @@ def multiplier(
     >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
     Array(0.5, dtype=float32)
     """
+    u, sphere, radius = _solve(plus, minus, residual, weight)
+    inverse = 1 / (1 + 2 * u)
+    sign = jnp.where(residual >= 0, 1, -1).astype(u.dtype)
+    return Multiplier(
+        sign * jnp.where(sphere, 1, u / (1 + u)),
+        jnp.where(sphere, -0.25, u * u * inverse),
+        sign * jnp.where(sphere, 0.25, u * (1 + u) * inverse),
+        radius,
+    )
+
+
+def _solve(
+    plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The root u of the mirrored problem (zero on a sphere), whether it is a sphere, and its radius."""
     c = 1 / weight_like(weight, residual)
     positive = residual >= 0
     # One array comes out of the costly part, so that a compiler can fuse it into one loop.
@@ -79,16 +93,8 @@ def multiplier(
         jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, c, jnp.abs(residual)
     )
     sphere = jnp.isinf(u)
-    u = jnp.where(sphere, 0, u)
-    inverse = 1 / (1 + 2 * u)
-    sign = jnp.where(positive, 1, -1).astype(u.dtype)
     squared = jnp.abs(residual) - 3 / 16 * jnp.where(positive, minus, plus) - c
-    return Multiplier(
-        sign * jnp.where(sphere, 1, u / (1 + u)),
-        jnp.where(sphere, -0.25, u * u * inverse),
-        sign * jnp.where(sphere, 0.25, u * (1 + u) * inverse),
-        jnp.where(sphere, 2 * jnp.sqrt(jnp.maximum(squared, 0)), 0),
-    )
+    return jnp.where(sphere, 0, u), sphere, jnp.where(sphere, 2 * jnp.sqrt(jnp.maximum(squared, 0)), 0)
 
 
 def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
@@ -202,12 +208,17 @@ class Dot(Primitive):
             push = (w * back)[..., None] * held
             moves = (jnp.zeros_like(x), push) if self.fixed == 0 else (push, jnp.zeros_like(y))
         else:
-            plus, minus = x + y, x - y
-            solved = multiplier(jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w)
-            unit = 1 / math.sqrt(x.shape[-1])
-            own, other = solved.own[..., None], solved.other[..., None]
-            ball_x, ball_y = (unit * length[..., None] for length in solved.sphere)
-            moves = own * x + other * y + ball_x, own * y + other * x + ball_y
-            back = solved.lam / w
+            # Not by `Multiplier.own` and `other`: they cancel where x and y are nearly equal or opposite.
+            plus, minus, positive = x + y, x - y, residual >= 0
+            u, sphere, radius = _solve(
+                jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w
+            )
+            near, far = u[..., None], jnp.where(sphere, -0.5, -u / (1 + 2 * u))[..., None]
+            grown = jnp.where(positive[..., None], plus, minus)
+            grown = near * grown + (radius / math.sqrt(x.shape[-1]))[..., None]
+            shrunk = far * jnp.where(positive[..., None], minus, plus)
+            sign = jnp.where(positive, 1, -1).astype(u.dtype)
+            moves = (grown + shrunk) / 2, sign[..., None] * (grown - shrunk) / 2
+            back = sign * jnp.where(sphere, 1, u / (1 + u)) / w
         kept = tuple(m.astype(i.dtype) for m, i in zip(moves, inputs, strict=True))
         return kept, -back.astype(output.dtype)
