@@ -54,7 +54,7 @@ def lift(*arrays: str, expects: str) -> Callable[[Callable[P, jax.Array]], Calla
 
             def evaluate(*values: Any) -> jax.Array:
                 try:
-                    rest = iter([jnp.asarray(v) for v in values])
+                    rest = iter(list(map(_as_array, values)))
                     found = dict(static)
                     for key, count in counts.items():
                         found[key] = next(rest) if count is None else tuple(next(rest) for _ in range(count))
@@ -73,6 +73,14 @@ def lift(*arrays: str, expects: str) -> Callable[[Callable[P, jax.Array]], Calla
         return lifted
 
     return decorate
+
+
+def _as_array(value: Any) -> jax.Array:
+    """An array; one whose values are known stays known while a function is traced, so it can be checked."""
+    if isinstance(value, jax.Array):
+        return value
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(value)
 
 
 def _rows(name: str, key: str, given: Any) -> list[Any]:

@@ -23,8 +23,9 @@ class _Reflecting(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.history is not None and (not isinstance(self.history, int) or self.history < 1):
-            raise InputError(f"history must be None or a whole number of at least 1, got {self.history!r}")
+        terms = self.history
+        if terms is not None and (not isinstance(terms, int) or isinstance(terms, bool) or terms < 1):
+            raise InputError(f"history must be None or a whole number of at least 1, got {terms!r}")
 
     def fades(self) -> bool:
         """Whether old terms of the history fade, so that it can be short."""

@@ -1,0 +1,212 @@
+"""Each bad input gets the right error, with a message that says what to do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pjax
+from pjax.errors import GraphError, InputError, PjaxError, UnsupportedEquationError
+
+X = jnp.ones((3, 4))
+W = jnp.ones((4, 2))
+Y = np.array([0, 1, 1])
+AP = pjax.optim.AlternatingProjections(steps_per_update=2)
+
+
+# Values that a function computes itself are not looked at, captured ones are.
+TOO_LARGE, NEGATIVE = Y + 1, jnp.asarray(Y - 1)
+BAD = X.at[0, 0].set(jnp.nan)
+INFINITE = jnp.full((1, 4), jnp.inf)
+ALL_NAN = np.full((3, 4), np.nan, np.float32)
+NAN_TARGET = jnp.full((3, 2), jnp.nan)
+
+
+def loss(w):
+    return pjax.cross_entropy(X @ w, Y)
+
+
+CASES = {
+    # --- the function ---
+    "no target": (lambda: AP.update(lambda w: (X @ w).sum(), W), GraphError, "End it with a loss"),
+    "target of constants": (
+        lambda: AP.update(lambda _: pjax.squared_error(X, X), W),
+        GraphError,
+        "End it with a loss",
+    ),
+    "target not last": (
+        lambda: AP.update(lambda w: jax.nn.relu(loss(w)), W),
+        GraphError,
+        "a target must come last.*test_errors.py",
+    ),
+    "loss times parameter": (
+        lambda: AP.update(lambda w: loss(w) * w[0, 0], W),
+        GraphError,
+        "a target must come last",
+    ),
+    "loss in a difference": (
+        lambda: AP.update(lambda w: loss(w) - 1.0, W),
+        GraphError,
+        "may only be summed, averaged, scaled",
+    ),
+    "extra output": (
+        lambda: AP.update(lambda w: (loss(w), X @ w), W),
+        GraphError,
+        r"output 1.*float32\[3,2\].*Return losses only",
+    ),
+    "parameter as output": (lambda: AP.update(lambda w: (loss(w), w), W), GraphError, "output 1"),
+    "labels depend": (
+        lambda: AP.update(lambda w: pjax.margin_loss(X @ w, X @ w), W),
+        GraphError,
+        "labels must be constant",
+    ),
+    "index depends": (
+        lambda: AP.update(lambda w: pjax.squared_error(w[w[0, 0].astype(int)], jnp.ones(2)), W),
+        UnsupportedEquationError,
+        "only floating-point values can be projected",
+    ),
+    "divide by parameter": (
+        lambda: AP.update(lambda w: pjax.squared_error(1 / w, W), W),
+        UnsupportedEquationError,
+        "divides by a value that depends on a parameter.*q \\* denominator",
+    ),
+    "no rule": (
+        lambda: AP.update(lambda w: pjax.squared_error(jnp.sin(w), W), W),
+        UnsupportedEquationError,
+        "'sin' at .*test_errors.py.*register_equation",
+    ),
+    "shapes": (lambda: AP.update(lambda w: pjax.cross_entropy(X @ w.T, Y), W), TypeError, "dot_general"),
+    "shapes of pjax": (
+        lambda: AP.update(lambda w: pjax.squared_error(pjax.matmul(X, w.T), X), W),
+        InputError,
+        r"pjax.matmul.*\(3, 4\)",
+    ),
+    # --- labels ---
+    "label too large": (
+        lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, TOO_LARGE), W),
+        InputError,
+        r"0\.\.1.*2 at index \(1,\)",
+    ),
+    "label negative": (
+        lambda: AP.update(lambda w: pjax.margin_loss(X @ w, NEGATIVE), W),
+        InputError,
+        "-1 at index",
+    ),
+    "label shape": (
+        lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, Y[:2]), W),
+        InputError,
+        r"integers of shape \(3,\)",
+    ),
+    "target shape": (
+        lambda: AP.update(lambda w: pjax.squared_error(X @ w, jnp.ones(2)), W),
+        InputError,
+        "the same shape",
+    ),
+    "label nan": (
+        lambda: AP.update(lambda w: pjax.squared_error(X @ w, NAN_TARGET), W),
+        InputError,
+        "finite",
+    ),
+    # --- numbers ---
+    "parameter nan": (
+        lambda: AP.update(lambda p: loss(p["w"]), {"w": W.at[1, 1].set(jnp.nan)}),
+        InputError,
+        r"parameter 'w' has 1 of 8 values.*check=False",
+    ),
+    "parameter inf": (lambda: AP.update(loss, W.at[0].set(-jnp.inf)), InputError, "2 of 8"),
+    "batch nan": (
+        lambda: AP.update(lambda w: pjax.cross_entropy(BAD @ w, Y), W),
+        InputError,
+        r"shape \(3, 4\) has 1 of 12 values.*clean the batch",
+    ),
+    "batch inf, solve": (
+        lambda: pjax.solve(lambda w: pjax.squared_error(INFINITE @ w, jnp.ones((1, 2))), W, AP),
+        InputError,
+        "4 of 4",
+    ),
+    "numpy batch nan": (
+        lambda: AP.update(lambda w: pjax.cross_entropy(ALL_NAN @ w, Y), W),
+        InputError,
+        "12 of 12",
+    ),
+    "integer parameter": (
+        lambda: AP.update(lambda p: loss(p["w"]), {"w": W.astype(int)}),
+        InputError,
+        "'w' has type int32.*astype",
+    ),
+    "bool parameter": (lambda: AP.update(loss, W > 0), InputError, "has type bool"),
+    "text parameter": (
+        lambda: AP.update(lambda p: loss(p["w"]), {"w": "x"}),
+        InputError,
+        "'w' is not an array: got str",
+    ),
+    "empty batch": (
+        lambda: AP.update(lambda w: pjax.cross_entropy(X[:0] @ w, Y[:0]), W),
+        InputError,
+        "empty.*drop the incomplete batch",
+    ),
+    "no parameters": (lambda: AP.update(lambda _: loss(W), {}), InputError, "the parameters are empty"),
+    # --- options ---
+    "steps 0": (
+        lambda: pjax.optim.AlternatingProjections(steps_per_update=0),
+        InputError,
+        "at least 1, got 0",
+    ),
+    "steps -1": (lambda: pjax.optim.CyclicProjections(steps_per_update=-1), InputError, "got -1"),
+    "steps 2.5": (lambda: pjax.optim.DouglasRachford(steps_per_update=2.5), InputError, "whole number"),
+    "steps True": (lambda: pjax.optim.DifferenceMap(steps_per_update=True), InputError, "got True"),
+    "consensus": (
+        lambda: pjax.optim.AlternatingProjections(consensus="mean"),
+        InputError,
+        "'paper', 'exact', got 'mean'",
+    ),
+    "edges": (lambda: pjax.optim.DouglasRachford(edges="none"), InputError, "'implicit', 'explicit'"),
+    "constants": (lambda: pjax.optim.DouglasRachford(constants="free"), InputError, "'nodes', 'fixed'"),
+    "relaxation 0": (lambda: pjax.optim.DouglasRachford(relaxation=0.0), InputError, r"\(0, 1\]"),
+    "relaxation 1.5": (lambda: pjax.optim.DouglasRachford(relaxation=1.5), InputError, "got 1.5"),
+    "relaxation nan": (lambda: pjax.optim.DouglasRachford(relaxation=float("nan")), InputError, "got nan"),
+    "reflections relaxed": (
+        lambda: pjax.optim.AlternatingReflections(relaxation=0.5),
+        InputError,
+        "use DouglasRachford",
+    ),
+    "beta 0": (lambda: pjax.optim.DifferenceMap(beta=0.0), InputError, "not zero"),
+    "beta inf": (lambda: pjax.optim.DifferenceMap(beta=float("inf")), InputError, "finite"),
+    "history 0": (lambda: pjax.optim.DouglasRachford(history=0), InputError, "at least 1, got 0"),
+    "history 1.5": (lambda: pjax.optim.DifferenceMap(history=1.5), InputError, "got 1.5"),
+    "history True": (lambda: pjax.optim.DouglasRachford(history=True), InputError, "got True"),
+    "scale 0": (lambda: pjax.cross_entropy(X, np.zeros(3, int), scale=0.0), InputError, "positive"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "match"), CASES.values(), ids=CASES)
+def test_bad_inputs(call, error, match):
+    with pytest.raises(error, match=f"(?s){match}") as caught:
+        call()
+    assert issubclass(error, PjaxError) or error is TypeError
+    assert "\n\n\n" not in str(caught.value)
+
+
+def test_errors_are_also_the_usual_ones():
+    assert issubclass(InputError, ValueError)
+    assert issubclass(GraphError, ValueError)
+    assert issubclass(UnsupportedEquationError, NotImplementedError)
+
+
+def test_check_false_lets_numbers_through():
+    solver = pjax.optim.AlternatingProjections(steps_per_update=2, check=False)
+    new, value = solver.update(loss, W.at[0, 0].set(jnp.nan))
+    assert new.shape == W.shape
+    assert not np.isfinite(value)
+
+
+def test_inside_jit_numbers_are_not_looked_at():
+    _, value = jax.jit(lambda w: AP.update(loss, w))(W.at[0, 0].set(jnp.inf))
+    assert not np.isfinite(value)
+
+
+def test_large_finite_numbers_are_finite():
+    # Their sum overflows, they do not.
+    big = jnp.full(4, jnp.finfo(jnp.float32).max)
+    new, _ = AP.update(lambda w: pjax.squared_error(w, big), big)
+    np.testing.assert_array_equal(new, big)
