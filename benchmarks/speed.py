@@ -99,8 +99,8 @@ GOALS = (
 Update = Callable[[Any, jax.Array, jax.Array], Any]
 
 
-def sgd(apply: Callable[..., jax.Array], steps: int) -> Update:
-    """Backprop with plain gradient steps, all in one scan."""
+def sgd(apply: Callable[..., jax.Array], steps: int, loop: bool = True) -> Update:
+    """Backprop with plain gradient steps, all in one scan; without a loop, just one."""
 
     def loss(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
         logs = jax.nn.log_softmax(apply(params, x))
@@ -111,6 +111,8 @@ def sgd(apply: Callable[..., jax.Array], steps: int) -> Update:
             value, slope = jax.value_and_grad(loss)(params, x, y)
             return jax.tree.map(lambda p, g: p - 0.01 * g, params, slope), value
 
+        if not loop:
+            return step(params, None)
         params, values = jax.lax.scan(step, params, length=steps)
         return params, values[0]
 
@@ -164,7 +166,9 @@ class Measured:
 def measure(case: Case, steps: int | None, repeats: int) -> list[dict[str, Any]]:
     """All methods on one network, as rows of the table."""
     params, x, y, apply = case.make()
-    steps = steps or case.steps
+    # Convolutions inside a loop are some twenty times slower on the CPU than outside, for all methods alike.
+    slow = case.convolutional and jax.default_backend() == "cpu"
+    steps, repeats = steps or (1 if slow else case.steps), min(repeats, 1) if slow else repeats
     methods: dict[str, tuple[Update, int]] = {"SGD": (sgd(apply, steps), steps)}
     for solver in (
         pjax.optim.AlternatingProjections(steps_per_update=steps),
@@ -172,6 +176,8 @@ def measure(case: Case, steps: int | None, repeats: int) -> list[dict[str, Any]]
         pjax.optim.DouglasRachford(steps_per_update=steps),
     ):
         methods[solver.name] = (projections(apply, solver), steps)
+    if case.convolutional:  # so show what a step costs outside one, too
+        methods["SGD no loop"] = (sgd(apply, 1, loop=False), 1)
     few = min(steps, 2)  # stored edges are slow: two steps, once
     explicit = pjax.optim.AlternatingProjections(steps_per_update=few, edges="explicit")
     needs = edge_gib(apply, params, x, y)
@@ -222,7 +228,9 @@ def line(row: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks speed", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="networks whose name contains this")
-    parser.add_argument("--steps", type=int, help="steps in one measurement (50; convolutions 10)")
+    parser.add_argument(
+        "--steps", type=int, help="steps in one measurement (50; convolutions 10, or 1 on the CPU)"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each method")
     parser.add_argument("--json", metavar="FILE", help="also write the figures here")
     options = parser.parse_args(arguments)
