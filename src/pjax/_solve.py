@@ -160,5 +160,7 @@ def solve(
     )
     if throw and not bool(solution.converged):
         last = solution.violations[int(solution.steps) - 1]
-        raise NotConvergedError(f"violation {float(last):.3g} after {int(solution.steps)} steps: {solution.message}")
+        raise NotConvergedError(
+            f"violation {float(last):.3g} after {int(solution.steps)} steps: {solution.message}"
+        )
     return solution

@@ -147,7 +147,9 @@ class _Builder:
         self.nodes.append(node)
         return node
 
-    def operation(self, rule: Primitive | Contraction, *inputs: Expr, shape: tuple[int, ...], dtype: Any, line: str) -> Expr:  # noqa: E501
+    def operation(
+        self, rule: Primitive | Contraction, *inputs: Expr, shape: tuple[int, ...], dtype: Any, line: str
+    ) -> Expr:  # noqa: E501
         return self.add(f"{rule.name}_{len(self.nodes)}", rule, inputs, shape, dtype, line).output
 
     def run(self, jaxpr: jex.Jaxpr, env: dict[Any, Expr]) -> list[Expr]:
@@ -208,7 +210,10 @@ class _Builder:
         steps = range(p["length"])
         ys: list[list[Expr]] = []
         for t in reversed(steps) if p["reverse"] else steps:
-            now = [layout.apply("slice", functools.partial(lax.index_in_dim, index=t, keepdims=False), x) for x in xs]
+            now = [
+                layout.apply("slice", functools.partial(lax.index_in_dim, index=t, keepdims=False), x)
+                for x in xs
+            ]
             outs = self._inline(p["jaxpr"], [*fixed, *state, *now])
             state = outs[:carry]
             ys.append(outs[carry:])
@@ -544,7 +549,8 @@ def _fuse(nodes: list[Node]) -> list[Node]:
                 if inner is not None and isinstance(inner.rule, Sum) and count[inner.index] == 1:
                     del fused[inner.index]
                     stack.extend(
-                        (sign * s, w) for s, w in reversed(list(zip(inner.rule.signs, inner.inputs, strict=True)))
+                        (sign * s, w)
+                        for s, w in reversed(list(zip(inner.rule.signs, inner.inputs, strict=True)))
                     )
                 else:
                     signs.append(sign)

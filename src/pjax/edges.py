@@ -171,7 +171,9 @@ class Split:
         rule = node.rule
         assert isinstance(rule, Contraction)
         zero = Linear.of(jnp.zeros((*node.shape, rule.length), problem.dtype))
-        return Split(self.base, self.plus if self.plus.terms else zero, self.minus if self.minus.terms else zero)
+        return Split(
+            self.base, self.plus if self.plus.terms else zero, self.minus if self.minus.terms else zero
+        )
 
     def settled(self, history: int) -> tuple["Split", jax.Array]:  # noqa: ARG002 - one interface
         x, y = (None if b is None else b.settled() for b in self.base)
@@ -348,7 +350,8 @@ class Factored:
         assert isinstance(rule, Contraction)
         still = [b is None or not b.terms for b in self.base]
         x, y = (
-            problem.zeros(node.index, i) if still[i] or b is None else b.value for i, b in enumerate(self.base)
+            problem.zeros(node.index, i) if still[i] or b is None else b.value
+            for i, b in enumerate(self.base)
         )
         at = problem.inputs[node.index]
         past = tuple(
@@ -613,4 +616,3 @@ class EdgeSpace:
         """The squared distance of two states."""
         apart = combine((1, first), (-1, second))
         return sum(edges.squared(self.problem, self.problem.graph.nodes[v]) for v, edges in apart.items())
-

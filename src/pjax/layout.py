@@ -145,6 +145,8 @@ def substitute(expr: Expr, nodes: Mapping[int, Expr]) -> Expr:
 class Evaluator:
     """Evaluates expressions, each once, on given constants and node outputs.
 
+    With ``known``, another evaluator that has met them, constants are taken from there.
+
     With ``linear``, a floating type, it evaluates the linear part in that type: constants that carry
     values count as zero, and casts are left out, since displacements keep the type they are carried in.
     """
@@ -173,6 +175,8 @@ class Evaluator:
         return self._memo[id(root)]
 
     def _evaluate(self, expr: Expr) -> Any:
+        if self._known is not self and not expr.depends:
+            return self._known._memo[id(expr)]
         if expr.node is not None:
             return self._nodes[expr.node]
         if expr.constant is not None:

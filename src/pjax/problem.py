@@ -5,20 +5,23 @@ satisfies every constraint but the targets', so a residual is a sum of small dis
 the difference of two nearly equal numbers (which matters in float32, and more with TF32 products).
 """
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from pjax.contraction import Contraction
 from pjax.graph import Node
-from pjax.layout import Wiring
+from pjax.layout import Evaluator, Wiring
 from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Target
 from pjax.primitives._primitive import Arrays
 from pjax.primitives.dot import Multiplier, multiplier
+
+S = TypeVar("S")
 
 
 class Moves(NamedTuple):
@@ -49,11 +52,9 @@ class Problem:
         self.consensus = consensus
         self.fixed_constants = fixed_constants
         evaluate, values = graph.evaluator(constants, leaves)
+        self._evaluate, self._values = evaluate, values
         self.loss = graph.loss(evaluate)
-        self.points: Mapping[int, jax.Array] = {v: self._work(x) for v, x in values.items()}
-        self.inputs: Mapping[int, tuple[Any, ...]] = {
-            n.index: tuple(self._work(evaluate(w.expr)) for w in n.inputs) for n in graph.nodes
-        }
+        self._place_at(evaluate, values)
         self.wirings: dict[tuple[int, int], Wiring] = {}
         for n in graph.nodes:
             for i, wire in enumerate(n.wires):
@@ -73,6 +74,32 @@ class Problem:
             for i, wire in enumerate(n.wires)
             if isinstance(n.rule, Contraction) and wire.constant
         }
+
+    def _place_at(self, evaluate: Evaluator, values: Mapping[int, Any]) -> None:
+        self.points: Mapping[int, jax.Array] = {v: self._work(x) for v, x in values.items()}
+        self.inputs: Mapping[int, tuple[Any, ...]] = {
+            n.index: tuple(self._work(evaluate(w.expr)) for w in n.inputs) for n in self.graph.nodes
+        }
+
+    def inside(self, state: S) -> tuple["Problem", S]:
+        """This problem inside a loop over states: what is cheap to compute is computed anew, not kept.
+
+        Only parameters and the outputs of contractions stay in memory from step to step. The barrier ties
+        them to the state, so that a compiler does not move the rest out of the loop.
+        """
+        kept = {
+            n.index: self._values[n.index]
+            for n in self.graph.nodes
+            if n.is_parameter or isinstance(n.rule, Contraction)
+        }
+        values, state = jax.lax.optimization_barrier((kept, state))
+        evaluate = Evaluator((), values, known=self._evaluate)
+        for node in self.graph.nodes:
+            if node.index not in values and not node.is_target and node.rule is not None:
+                values[node.index] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
+        problem = copy.copy(self)
+        problem._place_at(evaluate, values)
+        return problem, state
 
     def _work(self, x: Any) -> Any:
         x = jnp.asarray(x)
@@ -242,7 +269,10 @@ class Problem:
         """For each output of a contraction, the squared length of its slots of input i."""
         rule = self.graph.nodes[v].rule
         assert isinstance(rule, Contraction)
-        return self._norms[v, i] if (v, i) in self._norms else rule.reduce(i, x * x)
+        if (v, i) in self._norms:
+            return self._norms[v, i]
+        # Small until it is broadcast, which a compiler should leave to the reader.
+        return jax.lax.optimization_barrier(rule.reduce(i, x * x))
 
     def solve(self, v: int, plus: jax.Array, minus: jax.Array, residual: jax.Array) -> Multiplier:
         """The multipliers of a node's dot products; zero where nobody reads the output."""

@@ -27,6 +27,20 @@ class State(NamedTuple):
     """The sum over all nodes of the squared moves of the last cycle."""
 
 
+def _after(goal: jax.Array | None, last: jax.Array) -> jax.Array | None:
+    """A goal that waits for the moves of the node before, on CPU.
+
+    Nodes of one set are independent, but two cores do not work on more than one of them at a time: starting
+    them all would only keep all their temporary arrays in memory. Other devices go as they like.
+    """
+    if goal is None:
+        return None
+    nothing = jax.lax.platform_dependent(
+        last.ravel()[0], cpu=lambda x: x * 0, default=jnp.zeros_like
+    )  # not optimised away: the product could be NaN
+    return goal + nothing
+
+
 class Sweep:
     """One cycle through the sets of a partition, again and again."""
 
@@ -49,10 +63,11 @@ class Sweep:
 
     def step(self, state: State) -> State:
         """Project onto each set in turn."""
-        problem = self._problem
+        problem, state = self._problem.inside(state)
         value = dict(state.value)
         message = {**state.value, **state.message}
         squared = jnp.zeros((), problem.dtype)
+        last: jax.Array | None = None
         for nodes in problem.partition.sets:
             pulled: dict[int, jax.Array] = {}
             for v in nodes:
@@ -61,7 +76,9 @@ class Sweep:
                     value[v] = message[v]
                     continue
                 shifts = tuple(problem.push(v, i, value) for i in range(len(node.wires)))
-                moves = problem.project(v, shifts, message.get(v))
+                goal = message.get(v)
+                moves = problem.project(v, shifts, goal if last is None else _after(goal, last))
+                last = next((m for m in moves.inputs if m is not None), last)
                 if self._measure:
                     squared += problem.squared(v, moves)
                 if moves.output is not None:

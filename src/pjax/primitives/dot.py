@@ -72,12 +72,11 @@ def multiplier(
     Array(0.5, dtype=float32)
     """
     u, sphere, radius = _solve(plus, minus, residual, weight)
-    inverse = 1 / (1 + 2 * u)
     sign = jnp.where(residual >= 0, 1, -1).astype(u.dtype)
     return Multiplier(
         sign * jnp.where(sphere, 1, u / (1 + u)),
-        jnp.where(sphere, -0.25, u * u * inverse),
-        sign * jnp.where(sphere, 0.25, u * (1 + u) * inverse),
+        jnp.where(sphere, -0.25, u * u / (1 + 2 * u)),
+        sign * jnp.where(sphere, 0.25, u * (1 + u) / (1 + 2 * u)),
         radius,
     )
 
@@ -88,9 +87,12 @@ def _solve(
     """The root u of the mirrored problem (zero on a sphere), whether it is a sphere, and its radius."""
     c = 1 / weight_like(weight, residual)
     positive = residual >= 0
-    # One array comes out of the costly part, so that a compiler can fuse it into one loop.
-    u = _root(
-        jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, c, jnp.abs(residual)
+    # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
+    # each of the arrays that follow from it.
+    u = jax.lax.optimization_barrier(
+        _root(
+            jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, c, jnp.abs(residual)
+        )
     )
     sphere = jnp.isinf(u)
     squared = jnp.abs(residual) - 3 / 16 * jnp.where(positive, minus, plus) - c
