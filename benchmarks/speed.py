@@ -166,7 +166,7 @@ class Measured:
 def measure(case: Case, steps: int | None, repeats: int) -> list[dict[str, Any]]:
     """All methods on one network, as rows of the table."""
     params, x, y, apply = case.make()
-    # Convolutions inside a loop are some twenty times slower on the CPU than outside, for all methods alike.
+    # On the CPU a backprop step with convolutions is more than ten times slower inside a loop than outside.
     slow = case.convolutional and jax.default_backend() == "cpu"
     steps, repeats = steps or (1 if slow else case.steps), min(repeats, 1) if slow else repeats
     methods: dict[str, tuple[Update, int]] = {"SGD": (sgd(apply, steps), steps)}
@@ -199,6 +199,7 @@ def measure(case: Case, steps: int | None, repeats: int) -> list[dict[str, Any]]
             "case": case.name,
             "method": run.name,
             "steps": run.steps,
+            "runs": len(run.seconds),
             "step_ms": run.step_ms,
             "time_ratio": run.step_ms / base.step_ms,
             "temp_mib": run.temp_mib,
@@ -212,7 +213,7 @@ def measure(case: Case, steps: int | None, repeats: int) -> list[dict[str, Any]]
     return rows
 
 
-HEAD = f"{'network':<20} {'method':<12}   ms/step   of SGD   temp MiB   of SGD   compile"
+HEAD = f"{'network':<20} {'method':<12}   ms/step   of SGD   temp MiB   of SGD   compile  runs x steps"
 
 
 def line(row: dict[str, Any]) -> str:
@@ -221,7 +222,7 @@ def line(row: dict[str, Any]) -> str:
         return f"{name}   needs {row['needs_gib']:.0f} GiB"
     return (
         f"{name} {row['step_ms']:>9.3f} {row['time_ratio']:>8.2f} {row['temp_mib']:>10.2f}"
-        f" {row['temp_ratio']:>8.2f} {row['compile_s']:>7.2f} s"
+        f" {row['temp_ratio']:>8.2f} {row['compile_s']:>7.2f} s {row['runs']:>5} x {row['steps']}"
     )
 
 
@@ -243,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = jax.devices()[0]
     print(
         f"jax {jax.__version__}, {device.device_kind} ({device.platform}), {os.cpu_count()} CPU cores,"
-        f" batch {BATCH}, float32, median of {options.repeats}"
+        f" batch {BATCH}, float32, medians over the runs"
     )
     print(HEAD)
     rows: list[dict[str, Any]] = []
