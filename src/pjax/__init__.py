@@ -6,6 +6,12 @@ each, and finds parameters that satisfy all constraints at once. No gradients.
 """
 
 from pjax import optim as optim
+from pjax._solve import NotConvergedError as NotConvergedError
+from pjax._solve import Solution as Solution
+from pjax._solve import Status as Status
+from pjax._solve import solve as solve
+from pjax._trace import register_equation as register_equation
+from pjax._trace import trace as trace
 from pjax.computation import Array as Array
 from pjax.computation import Computation as Computation
 from pjax.computation import Parameter as Parameter
@@ -56,11 +62,5 @@ from pjax.numpy import vmap as vmap
 from pjax.primitives import Primitive as Primitive
 from pjax.primitives import Target as Target
 from pjax.primitives import apply as apply
-from pjax._solve import NotConvergedError as NotConvergedError
-from pjax._solve import Solution as Solution
-from pjax._solve import Status as Status
-from pjax._solve import solve as solve
-from pjax._trace import register_equation as register_equation
-from pjax._trace import trace as trace
 
 __version__ = "0.1.0"

@@ -92,9 +92,9 @@ def build(traced: Traced) -> Graph:
     env: dict[Any, Expr] = {}
     leaves = []
     for i, var in enumerate(traced.jaxpr.constvars):
-        env[var] = Expr(var.aval.shape, var.aval.dtype, constant=i)
+        env[var] = Expr(_aval(var).shape, _aval(var).dtype, constant=i)
     for name, var in zip(traced.names, traced.jaxpr.invars, strict=True):
-        node = builder.add(name, None, (), var.aval.shape, var.aval.dtype)
+        node = builder.add(name, None, (), _aval(var).shape, _aval(var).dtype)
         env[var] = node.output
         leaves.append(node.index)
     outputs = builder.run(traced.jaxpr, env)
@@ -120,7 +120,7 @@ def _check_parameter(name: str, leaf: Any) -> None:
 
 def _user_line(eqn: jex.JaxprEqn) -> str:
     """The line of the user's code that made an equation."""
-    traceback = eqn.source_info.traceback
+    traceback: Any = eqn.source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
         if not frame.file_name.startswith((_JAX, _HERE, "<")):
             return f"{frame.file_name}:{frame.line_num}"
@@ -149,7 +149,7 @@ class _Builder:
 
     def operation(
         self, rule: Primitive | Contraction, *inputs: Expr, shape: tuple[int, ...], dtype: Any, line: str
-    ) -> Expr:  # noqa: E501
+    ) -> Expr:
         return self.add(f"{rule.name}_{len(self.nodes)}", rule, inputs, shape, dtype, line).output
 
     def run(self, jaxpr: jex.Jaxpr, env: dict[Any, Expr]) -> list[Expr]:
@@ -182,9 +182,9 @@ class _Builder:
         raise UnsupportedEquationError(
             f"no projection is known for the equation {name!r}"
             f"{_at(eqn)}: {', '.join(_describe(a) for a in args)} -> {_avals(eqn)}.\n"
-            "Rewrite it with supported functions (see the list in pjax.numpy), compute it from constants only,"
-            f" or add a rule: pjax.register_equation({name!r}, rule), where rule is a pjax.Primitive with"
-            " `forward` and `project`"
+            "Rewrite it with supported functions (see the list in pjax.numpy), compute it from constants"
+            f" only, or add a rule: pjax.register_equation({name!r}, rule), where rule is a pjax.Primitive"
+            " with `forward` and `project`"
         )
 
     def _after_loss(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
@@ -220,7 +220,7 @@ class _Builder:
         if p["reverse"]:
             ys.reverse()
         if not ys:  # no steps at all
-            empty = [np.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars[carry:]]
+            empty = [np.zeros(_aval(v).shape, _aval(v).dtype) for v in eqn.outvars[carry:]]
             return [*state, *map(layout.literal, empty)]
         stacked = [layout.apply("concatenate", lambda *y: jnp.stack(y), *y) for y in zip(*ys, strict=True)]
         return [*state, *stacked]
@@ -235,10 +235,10 @@ class _Builder:
                     f" (operand {i}, {_describe(arg)}); indices and predicates must be constant"
                 )
         for var in eqn.outvars:
-            if not jnp.issubdtype(var.aval.dtype, jnp.floating):
+            if not jnp.issubdtype(_aval(var).dtype, jnp.floating):
                 raise UnsupportedEquationError(
                     f"{eqn.primitive.name!r}{_at(eqn)} turns a value that depends on a parameter into"
-                    f" {var.aval.dtype}; only floating-point values can be projected"
+                    f" {_aval(var).dtype}; only floating-point values can be projected"
                 )
         return _call(eqn, args, data)
 
@@ -249,7 +249,7 @@ def _call(eqn: jex.JaxprEqn, args: list[Expr], data: frozenset[int] | None) -> l
     call = Call(eqn.primitive.name, functools.partial(_bind, eqn), tuple(args), data)
     depends, after, line = any(a.depends for a in args), any(a.after for a in args), _user_line(eqn)
     return [
-        Expr(v.aval.shape, v.aval.dtype, line, depends, after, call, i) for i, v in enumerate(eqn.outvars)
+        Expr(_aval(v).shape, _aval(v).dtype, line, depends, after, call, i) for i, v in enumerate(eqn.outvars)
     ]
 
 
@@ -263,6 +263,11 @@ def _bind(eqn: jex.JaxprEqn, *args: Any) -> Sequence[Any]:
     return out if eqn.primitive.multiple_results else (out,)
 
 
+def _aval(var: Any) -> Any:
+    """The shape and type of a variable."""
+    return var.aval
+
+
 def _at(eqn: jex.JaxprEqn) -> str:
     line = _user_line(eqn)
     return f" at {line}" if line else ""
@@ -273,7 +278,7 @@ def _describe(expr: Expr) -> str:
 
 
 def _avals(eqn: jex.JaxprEqn) -> str:
-    return ", ".join(f"{v.aval.dtype.name}[{','.join(map(str, v.aval.shape))}]" for v in eqn.outvars)
+    return ", ".join(f"{_aval(v).dtype.name}[{','.join(map(str, _aval(v).shape))}]" for v in eqn.outvars)
 
 
 # --- One function per equation --------------------------------------------------------------------------
@@ -297,7 +302,7 @@ def _broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
 
 
 def _out(eqn: jex.JaxprEqn) -> dict[str, Any]:
-    aval = eqn.outvars[0].aval
+    aval = _aval(eqn.outvars[0])
     return {"shape": tuple(aval.shape), "dtype": aval.dtype, "line": _user_line(eqn)}
 
 
@@ -545,7 +550,7 @@ def _fuse(nodes: list[Node]) -> list[Node]:
             stack = list(zip(node.rule.signs, node.inputs, strict=True))[::-1]
             while stack:
                 sign, wire = stack.pop()
-                inner = fused.get(_direct(wire), None)
+                inner = fused.get(_direct(wire))
                 if inner is not None and isinstance(inner.rule, Sum) and count[inner.index] == 1:
                     del fused[inner.index]
                     stack.extend(

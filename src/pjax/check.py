@@ -31,15 +31,15 @@ def check_finite(traced: "Traced", leaves: list[Any]) -> None:
         bad = _not_finite(leaf)
         if bad:
             raise InputError(
-                f"parameter {name!r} has {bad} of {np.size(leaf)} values that are NaN or infinite. Restart from"
-                " parameters that are finite; pjax.optim solvers accept check=False to go on regardless"
+                f"parameter {name!r} has {bad} of {np.size(leaf)} values that are NaN or infinite. Restart"
+                " from parameters that are finite; pjax.optim solvers accept check=False to go on regardless"
             )
     for i, constant in enumerate(traced.constants):
         bad = _not_finite(constant)
         if bad:
             raise InputError(
-                f"captured array {i} of shape {np.shape(constant)} has {bad} of {np.size(constant)} values that"
-                " are NaN or infinite: clean the batch. pjax.optim solvers accept check=False to go on"
+                f"captured array {i} of shape {np.shape(constant)} has {bad} of {np.size(constant)} values"
+                " that are NaN or infinite: clean the batch. pjax.optim solvers accept check=False to go on"
                 " regardless"
             )
 

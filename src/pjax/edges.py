@@ -21,7 +21,9 @@ Everything here is a displacement from the forward evaluation, except u, which i
 """
 
 import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,7 +34,7 @@ from pjax.contraction import Contraction
 from pjax.graph import Graph, Node
 from pjax.linear import Linear
 from pjax.primitives import Dot
-from pjax.problem import Moves, Problem
+from pjax.problem import Moves, Problem, total_squares
 
 
 @jax.tree_util.register_dataclass
@@ -58,17 +60,18 @@ class Stored:
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Stored", Moves]:
         """The edges after their node projected."""
         shifts = tuple(a.value for a in self.arrays)
+        move: jax.Array | None
         if isinstance(node.rule, Contraction):
             written = tuple(node.rule.expand(i, x) for i, x in enumerate(problem.inputs[node.index]))
             moves, move = problem.displace_as(Dot(problem.fixed(node)), node, written, shifts, goal)
         else:
             moves, move = problem.displace(node, shifts, goal)
         after = Stored(tuple(a + m for a, m in zip(self.arrays, moves, strict=True)))
-        return after, Moves(moves, move, sum((m * m).sum() for m in moves))
+        return after, Moves(moves, move, total_squares(moves))
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:  # noqa: ARG002 - one interface
         """The sum of the squares of all edges."""
-        return sum((a.value**2).sum() for a in self.arrays if a.terms)
+        return total_squares([a.value for a in self.arrays if a.terms])
 
     @staticmethod
     def combine(terms: Sequence[tuple[float, "Stored"]]) -> "Stored":
@@ -87,7 +90,7 @@ class Split:
     base: tuple[Linear | None, Linear | None]
     plus: Linear
     minus: Linear
-    """The rest of x+y and of x−y, of shape ``(*out, K)``; nothing stands for zero."""
+    """The rest of x + y and of x - y, of shape ``(*out, K)``; nothing stands for zero."""
 
     @classmethod
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Split":  # noqa: ARG003
@@ -156,7 +159,7 @@ class Split:
         parts = (
             w + (rest.value if rest.terms else 0) for w, rest in ((x + y, self.plus), (x - y, self.minus))
         )
-        return sum((part**2).sum() for part in parts) / 2
+        return total_squares(parts) / 2
 
     @staticmethod
     def combine(terms: Sequence[tuple[float, "Split"]]) -> "Split":
@@ -229,7 +232,7 @@ class Factored:
         plus, minus = self._coefficients(problem, node)
         fixed = problem.fixed(node) is not None
 
-        def term(own: jax.Array, other: jax.Array, u: tuple[jax.Array | None, jax.Array | None]) -> jax.Array:
+        def term(own: jax.Array, other: jax.Array, u: tuple[Any, Any]) -> jax.Array:
             at = problem.inputs[node.index]
             this, partner = (at[j] if u[j] is None else u[j] for j in (i, 1 - i))
             pulled = rule.pull(i, partner, other)
@@ -354,11 +357,11 @@ class Factored:
             for i, b in enumerate(self.base)
         )
         at = problem.inputs[node.index]
-        past = tuple(
+        past_x, past_y = (
             jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
             for i, u in enumerate(self.past)
         )
-        written = dataclasses.replace(self, past=past)
+        written = dataclasses.replace(self, past=(past_x, past_y))
         forward, backward = written._products(node, x, y, rule.pair(x, y))
         aligned = written._aligned(problem, node, x, y)
         plus, minus = written._extra(problem, node, aligned, forward + backward)
@@ -410,6 +413,7 @@ class Factored:
             return (*kept, Linear.combine((1.0, c) for c in cs[last:] if c.terms).settled())
 
         dropped = [c.value for c in (*self.plus[history:], *self.minus[history:]) if c.terms]
+        dropped = dropped or [jnp.zeros((), dtype)]  # all of it cancelled
         # How far the vectors that are dropped lie from the one that takes over their share.
         scale = jnp.maximum(self.norms[last, last], jnp.finfo(dtype).tiny)
         apart = [
@@ -469,8 +473,12 @@ State: TypeAlias = dict[int, Edges]
 
 def combine(*terms: tuple[float, State]) -> State:
     """A linear combination of states, edge by edge."""
-    nodes = terms[0][1]
-    return {v: type(nodes[v]).combine([(c, state[v]) for c, state in terms]) for v in nodes}  # type: ignore[arg-type]
+
+    def one(v: int) -> Edges:
+        kind: Any = type(terms[0][1][v])
+        return kind.combine([(factor, state[v]) for factor, state in terms])
+
+    return {v: one(v) for v in terms[0][1]}
 
 
 # Contractions with at most this many edges per scalar of their inputs and output store them.
@@ -615,4 +623,6 @@ class EdgeSpace:
     def distance(self, first: State, second: State) -> jax.Array:
         """The squared distance of two states."""
         apart = combine((1, first), (-1, second))
-        return sum(edges.squared(self.problem, self.problem.graph.nodes[v]) for v, edges in apart.items())
+        nodes = self.problem.graph.nodes
+        parts = [edges.squared(self.problem, nodes[v]) for v, edges in apart.items()]
+        return functools.reduce(operator.add, parts)

@@ -103,12 +103,10 @@ class Graph:
         values: dict[int, Any] = {
             node: leaf for node, leaf in zip(self.leaves, leaves, strict=True) if node is not None
         }
-        seen = dict(values)
-        evaluate = Evaluator(constants, seen)
+        evaluate = Evaluator(constants, values)
         for node in self.nodes:
             if node.rule is not None:
-                out = values[node.index] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
-                seen[node.index] = out.astype(node.dtype)  # products of bfloat16 come in float32
+                values[node.index] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
         return evaluate, values
 
     def loss(self, evaluate: Evaluator) -> jax.Array:

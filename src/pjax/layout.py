@@ -48,8 +48,23 @@ LAYOUTS: dict[str, tuple[int, ...] | None] = {
 
 # Layouts in which every source scalar is read equally often.
 UNIFORM = frozenset(
-    "broadcast_in_dim convert_element_type copy copy_p device_put expand_dims name reduce_precision reshape "
-    "rev sharding_constraint squeeze stop_gradient transpose vector".split()
+    {
+        "broadcast_in_dim",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "device_put",
+        "expand_dims",
+        "name",
+        "reduce_precision",
+        "reshape",
+        "rev",
+        "sharding_constraint",
+        "squeeze",
+        "stop_gradient",
+        "transpose",
+        "vector",
+    }
 )
 
 
@@ -178,7 +193,9 @@ class Evaluator:
         if self._known is not self and not expr.depends:
             return self._known._memo[id(expr)]
         if expr.node is not None:
-            return self._nodes[expr.node]
+            value = self._nodes[expr.node]
+            # Products of bfloat16 come in float32, which the layouts behind them do not expect.
+            return value if self._linear is not None else jnp.asarray(value, expr.dtype)
         if expr.constant is not None:
             return self._constants[expr.constant]
         if expr.call is None:

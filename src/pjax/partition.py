@@ -12,10 +12,10 @@ import logging
 from collections import deque
 
 from pjax import layout
+from pjax._trace import renumber
 from pjax.graph import Graph, Node
 from pjax.layout import Expr, Wire
 from pjax.primitives import Identity
-from pjax._trace import renumber
 
 logger = logging.getLogger("pjax")
 
@@ -101,7 +101,7 @@ def _colours(graph: Graph) -> list[int]:
         v = clashing.popleft()
         for flip in (v, *_clashes(graph, colour, v)):
             budget = max(budget - 1, 0)
-            near = {flip} | {s for s in graph.neighbours[flip]}
+            near = {flip} | graph.neighbours[flip]
             before = sum(map(cost, near))
             colour[flip] = 1 - colour[flip]
             if sum(map(cost, near)) < before:
@@ -125,9 +125,9 @@ def _insert(graph: Graph, colour: list[int], split: list[Node]) -> tuple[Graph, 
         nodes.append(dataclasses.replace(node, inputs=tuple(inputs)))
         colours.append(colour[node.index])
         if node in split:
-            between = Node(
-                fresh, f"{node.name}.identity", Identity(), (Wire.of(node.output),), node.shape, node.dtype, node.line
-            )  # fmt: skip
+            wires = (Wire.of(node.output),)
+            name = f"{node.name}.identity"
+            between = Node(fresh, name, Identity(), wires, node.shape, node.dtype, node.line)
             fresh += 1
             nodes.append(between)
             colours.append(1 - colour[node.index])

@@ -6,8 +6,10 @@ the difference of two nearly equal numbers (which matters in float32, and more w
 """
 
 import copy
+import functools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -32,6 +34,11 @@ class Moves(NamedTuple):
     output: jax.Array | None
     squared: jax.Array
     """The sum of the squared moves of all edges of all inputs."""
+
+
+def total_squares(arrays: Iterable[jax.Array]) -> jax.Array:
+    """The sum of the squares of all values."""
+    return functools.reduce(operator.add, ((a * a).sum() for a in arrays), jnp.zeros(()))
 
 
 class Problem:
@@ -171,7 +178,7 @@ class Problem:
             return self._contract(node, node.rule, shifts, goal)
         full = tuple(self.zeros(v, i) if s is None else s for i, s in enumerate(shifts))
         moves, move = self.displace(node, full, goal)
-        return Moves(moves, move, sum((m * m).sum() for m in moves))
+        return Moves(moves, move, total_squares(moves))
 
     def squared(self, v: int, moves: Moves) -> jax.Array:
         """How far a projection moved the edges of a node, in and out, squared."""

@@ -89,13 +89,10 @@ def _solve(
     positive = residual >= 0
     # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
     # each of the arrays that follow from it.
-    u = jax.lax.optimization_barrier(
-        _root(
-            jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, c, jnp.abs(residual)
-        )
-    )
+    near, far = jnp.where(positive, plus, minus), jnp.where(positive, minus, plus)
+    u = jax.lax.optimization_barrier(_root(near / 4, far / 4, c, jnp.abs(residual)))
     sphere = jnp.isinf(u)
-    squared = jnp.abs(residual) - 3 / 16 * jnp.where(positive, minus, plus) - c
+    squared = jnp.abs(residual) - 3 / 16 * far - c
     return jnp.where(sphere, 0, u), sphere, jnp.where(sphere, 2 * jnp.sqrt(jnp.maximum(squared, 0)), 0)
 
 
