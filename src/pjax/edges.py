@@ -349,14 +349,17 @@ class Factored:
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """The sum of the squares of all edges."""
-        rule = node.rule
+        rule, at, fixed = node.rule, problem.inputs[node.index], problem.fixed(node)
         assert isinstance(rule, Contraction)
-        still = [b is None or not b.terms for b in self.base]
         x, y = (
-            problem.zeros(node.index, i) if still[i] or b is None else b.value
+            problem.zeros(node.index, i) if b is None or not b.terms else b.value
             for i, b in enumerate(self.base)
         )
-        at = problem.inputs[node.index]
+        if fixed is not None:  # only the other input has moved, and apart from its base along the fixed one
+            along = sum((c.value for c in self.plus if c.terms), start=jnp.zeros(node.shape, problem.dtype))
+            moved, product = (y, rule.pair(at[0], y)) if fixed == 0 else (x, rule.pair(x, at[1]))
+            norm = rule.reduce(1 - fixed, moved * moved)
+            return (norm + along * (2 * product + along * problem.norm(node.index, fixed, at[fixed]))).sum()
         past_x, past_y = (
             jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
             for i, u in enumerate(self.past)
