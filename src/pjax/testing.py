@@ -1,6 +1,7 @@
 """Checks for projections: what `jax.test_util.check_grads` is for derivatives."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def check_projection(
     - lie on the graph, :math:`z = f(x)`, or on either side of a jump of :math:`f`;
     - be as near as the best point that a search finds, in :math:`|x - x_0|^2 + w (z - z_0)^2`;
     - stay where it is when projected again;
-    - be the same for one point, for many, and under `jax.vmap`, for a scalar weight and for an array;
+    - be the same for many points at once and one by one under `jax.vmap`, for a scalar weight and an array;
     - keep its type, and be finite for inputs of 1e-9 and of 1e9.
 
     For a `Target` with the loss :math:`\ell`, the prediction must minimise
@@ -140,13 +141,8 @@ def _project(rule: Any, *arguments: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _mapped(rule: Any, *arguments: Any) -> Any:
-    return jax.vmap(rule.project)(*arguments)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _forward(rule: Any, *inputs: Any) -> Any:
-    return rule.forward(*inputs)
+def _mapped(rule: Any, first: Any, second: Any, *weight: Any) -> Any:
+    return jax.vmap(lambda a, b: rule.project(a, b, *weight))(first, second)
 
 
 class _Check(NamedTuple):
@@ -199,44 +195,36 @@ class _Check(NamedTuple):
         return Report(len(output), float(excess.max()), float(offset.max()), float(drift.max()))
 
     def check_uniformity(self, points: _Points) -> None:
-        """One point, many points and vmap agree; so do a scalar weight and an array of weights."""
-        points = jax.tree.map(lambda a: a.astype(np.float32), points)
-        inputs, target, weight = points
-        last = jax.tree.map(lambda a: a[-1], points)
+        """Points at once with an array of weights, and one by one under vmap with a scalar weight, agree."""
+        default = inspect.signature(self.rule.project).parameters["weight"].default
+        if default != 1:
+            raise AssertionError(f"{self.rule.name}: the weight is 1 by default: got {default!r}.")
+        inputs, target, _ = points = jax.tree.map(lambda a: a.astype(np.float32), points)
         with jax.enable_x64(False):
-            many = _project(self.rule, inputs, target, weight)
-            mapped = _mapped(self.rule, inputs, target, weight)
-            single = _project(self.rule, last.inputs, last.target, float(last.weight))
-            plain = _project(self.rule, inputs, target)
-            ones = _project(self.rule, inputs, target, np.ones_like(weight))
-            tail = jax.tree.map(lambda a: np.asarray(a)[-1], many)
-            for what, one, other in (
-                ("vmap equals one call", mapped, many),
-                ("a single point with a scalar weight equals its row", single, tail),
-                ("the weight is 1 by default", plain, ones),
-            ):
-                _same_numbers(f"{self.rule.name}: {what}", points, one, other)
+            many = _project(self.rule, inputs, target, np.full_like(target, 3.0))
+            mapped = _mapped(self.rule, inputs, target, 3.0)
+            _same_numbers(f"{self.rule.name}: vmap equals one call", points, mapped, many)
 
-    def check_extremes(self, _: _Points) -> None:
+    def check_extremes(self, points: _Points) -> None:
         """Types are kept; the result is finite for tiny, huge, equal, opposite and zero inputs."""
-        for dtype in ("float64", "float32", "bfloat16", "float16"):
-            half = dtype in ("bfloat16", "float16")
-            sizes = (0.0, 1e-2, 0.1, 1.0) if half else (0.0, 1e-9, 1.0, 1e9)
+        count = len(points.target)  # as in the other checks, so that nothing is compiled again
+        for dtype in ("float64", "float32", "bfloat16"):
+            kind, half = jnp.dtype(dtype), dtype == "bfloat16"
+            scale = np.repeat((0.0, 1e-2, 0.1, 1.0) if half else (0.0, 1e-9, 1.0, 1e9), 16)
             turns = np.tile([1.0, 1.0, -1.0, 0.0], 16)  # of all inputs but the first
-            scale = np.repeat(sizes, 16)
+            wild = np.resize(np.tile(np.repeat([-100.0, 0.0, 1.0, 100.0], 4), 4), count)
+            inputs = tuple(
+                np.ones((count, *shape))
+                * np.resize((turns if i else 1.0) * scale, (count, *[1] * len(shape)))
+                for i, shape in enumerate(self.core)
+            )
+            with jax.enable_x64(True):
+                flat = np.concatenate([x.reshape(count, -1) for x in inputs], axis=-1)
+                values = np.asarray(_slopes(self._replace(dtype="", limit=0.0), flat)[0])
+            target = (wild * values + np.sign(wild) * (np.abs(wild) > 1)).astype(kind)
+            inputs = tuple(x.astype(kind) for x in inputs)
             with jax.enable_x64(dtype == "float64"):
-                kind = jnp.dtype(dtype)
-                inputs = tuple(
-                    np.broadcast_to(
-                        ((turns if i else 1.0) * scale).reshape(-1, *[1] * len(s)), (64, *s)
-                    ).astype(kind)
-                    for i, s in enumerate(self.core)
-                )
-                values = np.asarray(_forward(self.rule, *inputs))
-                wild = np.tile(np.repeat([-100.0, 0.0, 1.0, 100.0], 4), 4)
-                target = wild * values.astype(np.float64) + np.sign(wild) * (np.abs(wild) > 1)
-                target = np.clip(target, -1e4, 1e4).astype(kind) if half else target.astype(kind)
-                ends, end = _project(self.rule, inputs, target, np.full(64, 3.0).astype(kind))
+                ends, end = _project(self.rule, inputs, target, np.full(count, 3.0).astype(kind))
             self.check_result(inputs, target, tuple(map(np.asarray, ends)), np.asarray(end))
 
     def check_result(self, inputs: Any, target: np.ndarray, ends: Any, end: np.ndarray) -> None:
@@ -432,20 +420,17 @@ class _TargetCheck(NamedTuple):
         x, y = (a if a.dtype.kind == "i" else a.astype(np.float32) for a in points)
         with jax.enable_x64(False):
             many = np.asarray(_project(self.rule, x, y))
-            mapped = _mapped(self.rule, x, y)
-            single = _project(self.rule, x[-1], y[-1])
             size = _Points((x,), many, np.ones(1))
-            _same_numbers(f"{self.rule.name}: vmap equals one call", size, mapped, many)
-            _same_numbers(f"{self.rule.name}: a single point equals its row", size, single, many[-1])
+            _same_numbers(f"{self.rule.name}: vmap equals one call", size, _mapped(self.rule, x, y), many)
 
     def check_extremes(self, points: tuple[np.ndarray, np.ndarray]) -> None:
-        count = len(points[0]) // 4 * 4
-        x, y = (a[:count] for a in points)
+        x, y = points
+        count = len(x)
         x = x / max(float(np.abs(x).max()), 1e-30)
-        for dtype in ("float64", "float32", "bfloat16", "float16"):
-            sizes = (0.0, 1e-2, 0.1, 1.0) if dtype in ("bfloat16", "float16") else (0.0, 1e-9, 1.0, 1e9)
+        for dtype in ("float64", "float32", "bfloat16"):
+            sizes = (0.0, 1e-2, 0.1, 1.0) if dtype == "bfloat16" else (0.0, 1e-9, 1.0, 1e9)
             kind = jnp.dtype(dtype)
-            start = (np.repeat(sizes, count // 4).reshape(-1, *[1] * (x.ndim - 1)) * x).astype(kind)
+            start = (np.resize(sizes, (count, *[1] * (x.ndim - 1))) * x).astype(kind)
             labels = y if y.dtype.kind == "i" else np.clip(y, -9, 9).astype(kind)
             with jax.enable_x64(dtype == "float64"):
                 end = np.asarray(_project(self.rule, start, labels))
@@ -486,7 +471,9 @@ def _examine_target(
     if labels.dtype == origin.dtype and check.scale is not None:
         unit = unit + factor * norm(_flat([labels]))  # labels are rounded too
     off = _ROUNDINGS * eps * unit
-    slack = 2 * jnp.sqrt(best[1]) * off + (1 + factor) * off * off
+    # The last term is the noise of the loss as the search evaluates it.
+    noise = 8 * float(np.finfo(np.float64).eps) * norm(final)
+    slack = 2 * jnp.sqrt(best[1]) * off + (1 + factor) * off * off + factor * noise
     excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
     return tuple(jnp.where(jnp.isfinite(found), v, jnp.inf) for v in (excess, found, best[1]))
 
