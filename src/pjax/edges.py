@@ -114,9 +114,10 @@ class Split:
         rule, v = node.rule, node.index
         assert isinstance(rule, Contraction) and goal is not None
         x, y = _now(problem, node, self.base)
-        drift = problem.drift(v, *(None if b is None else b.value for b in self.base))
+        dx, dy = (None if b is None else b.value for b in self.base)
+        drift = problem.drift(v, dx, dy)
         product = problem.points[v] + drift
-        norm = problem.norm(v, 0, x) + problem.norm(v, 1, y)
+        norm = problem.norm(v, 0, dx) + problem.norm(v, 1, dy)
 
         def extra(rest: Linear, sign: int) -> jax.Array:
             """What the rest adds to |x ± y|². Products with each array, so that no sum is written out."""
@@ -245,12 +246,13 @@ class Factored:
         assert goal is not None
         v = node.index
         x, y = _now(problem, node, self.base)
-        drift = problem.drift(v, *(None if b is None else b.value for b in self.base))
+        dx, dy = (None if b is None else b.value for b in self.base)
+        drift = problem.drift(v, dx, dy)
         if problem.fixed(node) is not None:
             return self._displaced_fixed(problem, node, goal - drift, (x, y))
         product = problem.points[v] + drift
         forward, backward = self._products(node, x, y, product)
-        norm = jnp.broadcast_to(problem.norm(v, 0, x) + problem.norm(v, 1, y), node.shape)
+        norm = jnp.broadcast_to(problem.norm(v, 0, dx) + problem.norm(v, 1, dy), node.shape)
         aligned = self._aligned(problem, node, x, y)
         extra_plus, extra_minus = self._extra(problem, node, aligned, forward + backward)
         plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
@@ -281,7 +283,7 @@ class Factored:
         """With one input fixed every term runs along it, so one term holds the whole history."""
         v, fixed = node.index, problem.fixed(node)
         assert fixed is not None
-        norm = problem.norm(v, fixed, now[fixed])
+        norm = problem.norm(v, fixed, None)
         so_far = sum((c.value for c in self.plus if c.terms), start=jnp.zeros_like(residual))
         lam = problem.multiplier_fixed(v, fixed, residual - so_far * norm)
         nothing = jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), problem.dtype)
@@ -325,7 +327,7 @@ class Factored:
         total = jnp.zeros((self.terms, *node.shape), problem.dtype)
         for i, (now, u) in enumerate(zip((x, y), self.past, strict=True)):
             if u is None:
-                total += problem.norm(node.index, i, now)
+                total += problem.norm(node.index, i, None)
             elif self.terms:
                 parts = _each(lambda u: rule.reduce(i, now * u), self.terms, u)  # noqa: B023
                 total += jnp.stack(parts)
@@ -359,7 +361,7 @@ class Factored:
             along = sum((c.value for c in self.plus if c.terms), start=jnp.zeros(node.shape, problem.dtype))
             moved, product = (y, rule.pair(at[0], y)) if fixed == 0 else (x, rule.pair(x, at[1]))
             norm = rule.reduce(1 - fixed, moved * moved)
-            return (norm + along * (2 * product + along * problem.norm(node.index, fixed, at[fixed]))).sum()
+            return (norm + along * (2 * product + along * problem.norm(node.index, fixed, None))).sum()
         past_x, past_y = (
             jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
             for i, u in enumerate(self.past)

@@ -74,12 +74,13 @@ class Problem:
             for i in range(len(n.wires))
         }
         self.counts = {n.index: self._count(n) for n in graph.nodes if not n.is_target}
-        # Everything that does not change is computed here, outside the loop.
+        # Squared lengths of the inputs of contractions that do not change: of constants, and of where the
+        # factor of a constant starts from. Computed here, outside the loop.
         self._norms = {
             (n.index, i): n.rule.reduce(i, self.inputs[n.index][i] ** 2)
             for n in graph.nodes
-            for i, wire in enumerate(n.wires)
-            if isinstance(n.rule, Contraction) and wire.constant
+            for i in range(len(n.wires))
+            if isinstance(n.rule, Contraction) and any(wire.constant for wire in n.wires)
         }
 
     def _place_at(self, evaluate: Evaluator, values: Mapping[int, Any]) -> None:
@@ -231,7 +232,7 @@ class Problem:
         if fixed is not None:
             return self._contract_fixed(node, rule, fixed, goal - drift)
         product = self.points[v] + drift
-        total = self.norm(v, 0, x) + self.norm(v, 1, y)
+        total = self.norm(v, 0, dx) + self.norm(v, 1, dy)
         plus, minus = jnp.maximum(total + 2 * product, 0), jnp.maximum(total - 2 * product, 0)
         m = self.solve(v, plus, minus, goal - drift)
         unit = 1 / math.sqrt(rule.length)
@@ -272,14 +273,17 @@ class Problem:
         residual = residual if read is None else jnp.where(read, residual, 0)
         return residual / (self._norms[v, fixed] + 1 / self.weight(v))
 
-    def norm(self, v: int, i: int, x: jax.Array) -> jax.Array:
-        """For each output of a contraction, the squared length of its slots of input i."""
-        rule = self.graph.nodes[v].rule
+    def norm(self, v: int, i: int, shift: jax.Array | None) -> jax.Array:
+        """For each output of a contraction, the squared length of its slots of input i after a shift."""
+        rule, at = self.graph.nodes[v].rule, self.inputs[v][i]
         assert isinstance(rule, Contraction)
-        if (v, i) in self._norms:
+        if shift is None:
             return self._norms[v, i]
-        # Small until it is broadcast, which a compiler should leave to the reader.
-        return jax.lax.optimization_barrier(rule.reduce(i, x * x))
+        if (v, i) in self._norms:
+            # The sum of the two need not be written out: next to a constant, nothing else asks for it.
+            grown = 2 * rule.reduce(i, at * shift) + rule.reduce(i, shift * shift)
+            return jnp.maximum(self._norms[v, i] + grown, 0)
+        return rule.reduce(i, jnp.square(at + shift))
 
     def solve(self, v: int, plus: jax.Array, minus: jax.Array, residual: jax.Array) -> Multiplier:
         """The multipliers of a node's dot products; zero where nobody reads the output."""
