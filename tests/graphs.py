@@ -303,7 +303,7 @@ def extrema(n):
     def fn(p):
         low = jnp.minimum(p["a"], p["b"])
         high = jnp.maximum(low, -0.3)
-        parts = [high.max(1), p["a"].min((0, 1))[None], jnp.clip(p["b"], -0.4, 0.5)]
+        parts = [high.max(1), p["a"][:, :1].min((0, 1))[None], jnp.clip(p["b"], -0.4, 0.5)]
         out = jnp.concatenate(parts)
         return pjax.squared_error(out, jnp.full_like(out, 0.2), scale=1.0)
 
