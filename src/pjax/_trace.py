@@ -205,7 +205,13 @@ class _Builder:
 
     def _unroll(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         p = eqn.params
-        consts, carry = p["num_consts"], p["num_carry"]
+        body = p["jaxpr"].jaxpr if isinstance(p["jaxpr"], jex.ClosedJaxpr) else p["jaxpr"]
+        # What is scanned over has one axis more outside than inside; how the counts are named varies.
+        carry = sum(
+            len(_aval(o).shape) == len(_aval(i).shape) for o, i in zip(eqn.outvars, body.outvars, strict=True)
+        )
+        scanned = sum(len(a.shape) != len(_aval(i).shape) for a, i in zip(args, body.invars, strict=True))
+        consts = len(args) - scanned - carry
         fixed, state, xs = args[:consts], args[consts : consts + carry], args[consts + carry :]
         steps = range(p["length"])
         ys: list[list[Expr]] = []
