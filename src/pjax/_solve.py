@@ -99,7 +99,7 @@ def solve(
         record: whether to keep the parameters of each step in `Solution.path`.
         throw: raise `NotConvergedError` unless it converged. Not inside `jit`.
     """
-    if not isinstance(max_steps, int) or max_steps < 1:
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
         raise InputError(f"max_steps must be a whole number of at least 1, got {max_steps!r}")
     if not isinstance(tolerance, jax.core.Tracer) and not tolerance >= 0:
         raise InputError(f"tolerance must be at least 0, got {tolerance!r}")
