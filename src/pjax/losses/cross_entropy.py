@@ -76,17 +76,21 @@ def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
     leader = jnp.argmax(offset, axis=-1, keepdims=True)  # the most probable class
     offset = offset - jnp.max(offset, axis=-1, keepdims=True)
     # A softmax of about the right spread: exact for small scales and for two certain classes.
-    q = jax.nn.log_softmax(offset / (1 + scale / 4), axis=-1)
-    level = jnp.zeros_like(x[..., :1])
-    for _ in range(_steps(scale) + (x.dtype == jnp.float64)):  # one more doubles the digits
+    start = jax.nn.log_softmax(offset / (1 + scale / 4), axis=-1)
+
+    def step(_: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        q, level = state
         p = jnp.exp(q)
         damp = 1 / (1 + scale * p)
         gap = q + scale * p - offset + level
         total = jnp.sum(p, axis=-1, keepdims=True)
         pull = jnp.sum(p * damp * gap, axis=-1, keepdims=True)
         rise = (total - 1 - pull) / jnp.sum(p * damp, axis=-1, keepdims=True)
-        q = jnp.minimum(q - (gap + rise) * damp, 0)  # no probability exceeds one
-        level = level + rise
+        return jnp.minimum(q - (gap + rise) * damp, 0), level + rise  # no probability exceeds one
+
+    steps = _steps(scale) + (x.dtype == jnp.float64)  # one more doubles the digits
+    unroll = steps if steps <= 8 else 4  # many steps, for large scales only, would take long to compile
+    q, _ = jax.lax.fori_loop(0, steps, step, (start, jnp.zeros_like(x[..., :1])), unroll=unroll)
     others = jnp.where(jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1) == leader, 0, jnp.exp(q))
     # The leader has what the others leave: that keeps its digits where it is nearly certain.
     short = jnp.sum(others, axis=-1, keepdims=True)
