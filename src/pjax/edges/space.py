@@ -1,0 +1,178 @@
+"""States of a whole graph, one object per operation, and the projections onto sets of nodes."""
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from pjax.contraction import Contraction
+from pjax.edges.factored import Factored
+from pjax.edges.split import Split
+from pjax.edges.stored import Stored
+from pjax.graph import Graph, Node
+from pjax.linear import Linear
+from pjax.problem import Problem
+
+Edges: TypeAlias = Stored | Split | Factored
+State: TypeAlias = dict[int, Edges]
+
+
+def combine(*terms: tuple[float, State]) -> State:
+    """A linear combination of states, edge by edge."""
+
+    def one(v: int) -> Edges:
+        kind: Any = type(terms[0][1][v])
+        return kind.combine([(factor, state[v]) for factor, state in terms])
+
+    return {v: one(v) for v in terms[0][1]}
+
+
+# Contractions with at most this many edges per scalar of their inputs and output store them.
+CHEAP = 12
+# The same for a contraction that a target reads: there the history fades slowly.
+CHEAP_AT_TARGET = 64
+
+
+def histories(graph: Graph, length: int | None) -> dict[int, int | None]:
+    """For each contraction, the length of its history; None where storing the edges is cheap."""
+    chosen: dict[int, int | None] = {}
+    for node in graph.nodes:
+        if not isinstance(node.rule, Contraction):
+            continue
+        if length is not None:
+            chosen[node.index] = length
+            continue
+        scalars = math.prod(node.shape) + sum(math.prod(w.shape) for w in node.wires)
+        at_target = any(graph.nodes[r].is_target for r, _ in graph.readers[node.index])
+        cheap = node.rule.edges <= (CHEAP_AT_TARGET if at_target else CHEAP) * scalars
+        chosen[node.index] = None if cheap else 2 if at_target else 1
+    return chosen
+
+
+class Projected(NamedTuple):
+    """A state after the projection onto one set."""
+
+    state: State
+    values: dict[int, jax.Array]
+    squared: jax.Array
+    """The sum over the set's nodes of the squared moves of their edges."""
+
+
+class EdgeSpace:
+    """The edges of a graph, and the projections onto the sets of its partition."""
+
+    def __init__(self, problem: Problem, history: dict[int, int | None] | None = None) -> None:
+        """``history`` is what `histories` returns; without it every edge is stored."""
+        self.problem = problem
+        # With one input fixed a history of one term is exact.
+        self._history = {
+            v: length if problem.fixed(problem.graph.nodes[v]) is None else 1
+            for v, length in (history or {}).items()
+        }
+        self._sets = problem.partition.sets
+        self._place = problem.partition.set_of()
+
+    def start(self) -> State:
+        """All edges at the forward evaluation."""
+        graph, problem = self.problem.graph, self.problem
+        state: State = {}
+        for node in graph.nodes:
+            if node.is_parameter:
+                continue
+            shifts = [None if w.constant else problem.zeros(node.index, i) for i, w in enumerate(node.wires)]
+            edges = self._spread(node, shifts)
+            state[node.index] = edges.written(problem, node) if isinstance(edges, Split) else edges
+        return self.settle(state)[0]
+
+    def _spread(self, node: Node, shifts: Sequence[jax.Array | None]) -> Edges:
+        kind: type[Edges] = Stored
+        if node.index in self._history:
+            kind = Split if self._history[node.index] is None else Factored
+        return kind.spread(self.problem, node, shifts)
+
+    def settle(self, state: State) -> tuple[State, jax.Array]:
+        """Cut histories to their length. Returns the largest neglected term, relative, as well."""
+        settled = {v: edges.settled(self._history.get(v) or 0) for v, edges in state.items()}
+        worst = jnp.max(jnp.stack([n for _, n in settled.values()])).astype(self.problem.dtype)
+        return {v: edges for v, (edges, _) in settled.items()}, worst
+
+    def means(self, nodes: Sequence[int], state: State) -> dict[int, jax.Array]:
+        """For each node, the mean of the edges that leave it."""
+        problem = self.problem
+        wanted = set(nodes)
+        totals: dict[int, jax.Array] = {}
+        for r, i in sorted({pair for v in nodes for pair in problem.graph.readers[v]}):
+            wiring = problem.wirings[r, i]
+            parts = wiring.pull(state[r].sums(problem, problem.graph.nodes[r], i))
+            for s, part in zip(wiring.wire.sources, parts, strict=True):
+                if s in wanted:
+                    totals[s] = totals[s] + part if s in totals else part
+        return {v: problem.mean(v, total) for v, total in totals.items()}
+
+    def project(self, k: int, state: State) -> Projected:
+        """Project onto set k: its operations move their inputs, its nodes overwrite what they send."""
+        problem, graph = self.problem, self.problem.graph
+        new = dict(state)
+        values = self.means(self._sets[k], state)
+        squared = jnp.zeros((), problem.dtype)
+        for v in self._sets[k]:
+            node = graph.nodes[v]
+            if node.is_parameter:
+                continue
+            new[v], moves = state[v].displaced(problem, node, values.get(v))
+            squared += problem.squared(v, moves)
+            if moves.output is not None:
+                values[v] = values[v] + moves.output
+        for node in graph.nodes:
+            if not node.is_parameter and self._place[node.index] != k:
+                new[node.index] = self._overwritten(k, node, new[node.index], values)
+        return Projected(new, values, squared)
+
+    def _overwritten(self, k: int, node: Node, edges: Edges, values: dict[int, jax.Array]) -> Edges:
+        """The edges into a node after its sources in set k have projected."""
+        sources = {s for wire in node.wires for s in wire.sources}
+        ours = {s for s in sources if self._place[s] == k}
+        # The constants of a node project with the set after its own.
+        constants = (self._place[node.index] + 1) % len(self._sets) == k
+        problem = self.problem
+        if ours == sources and constants:
+            shifts = [problem.push(node.index, i, values) for i in range(len(node.wires))]
+            return self._spread(node, shifts)
+        if not ours and not constants:
+            return edges
+        assert isinstance(edges, Stored)
+        arrays = []
+        for i, (wire, old) in enumerate(zip(node.wires, edges.arrays, strict=True)):
+            wiring = problem.wirings.get((node.index, i))
+            fixed = jnp.ones(wire.shape, problem.dtype)
+            fresh = jnp.zeros(wire.shape, problem.dtype)
+            mine = jnp.zeros(wire.shape, problem.dtype)
+            if wiring is not None:
+                zeros = {s: jnp.zeros_like(problem.points[s]) for s in wire.sources}
+                fixed = fixed - wiring.push(*(jnp.ones_like(z) for z in zeros.values()))
+                fresh = wiring.push(*(values[s] if s in ours else z for s, z in zeros.items()))
+                mine = wiring.push(*(jnp.ones_like(z) if s in ours else z for s, z in zeros.items()))
+            if constants:
+                mine = mine + fixed
+            rule = node.rule
+            if isinstance(rule, Contraction):
+                fresh, mine = rule.expand(i, fresh), rule.expand(i, mine)
+                if constants:  # slots beyond the border of a convolution are constants, too
+                    mine = mine + 1 - rule.expand(i, jnp.ones(wire.shape, problem.dtype))
+            arrays.append(Linear.of(jnp.where(mine > 0.5, fresh, old.value)))
+        return Stored(tuple(arrays))
+
+    def parameters(self, state: State) -> dict[int, jax.Array]:
+        """The displacements of the parameters: the means of the edges that leave them."""
+        return self.means([n.index for n in self.problem.graph.parameters], state)
+
+    def distance(self, first: State, second: State) -> jax.Array:
+        """The squared distance of two states."""
+        apart = combine((1, first), (-1, second))
+        nodes = self.problem.graph.nodes
+        parts = [edges.squared(self.problem, nodes[v]) for v, edges in apart.items()]
+        return functools.reduce(operator.add, parts)
