@@ -280,18 +280,17 @@ def _examine(check: _Check, points: Any, result: Any, again: Any, eps: float, ke
     end, output = _flat(result[0]), result[1]
     free = jnp.asarray(check.free())
     norm = functools.partial(jnp.linalg.norm, axis=-1)
-    values, pull = jax.vjp(check.value, end)
-    slope = norm(pull(jnp.ones_like(values))[0])
+    # Points that rounding could confuse with the result; beside a kink or a jump, on both sides of it
+    size = jnp.maximum(jnp.maximum(jnp.abs(end), jnp.abs(origin)), jnp.abs(output)[:, None])
+    pushes = (0.0, 1.0, -1.0, jnp.where(jnp.arange(end.shape[-1]) % 2, 1.0, -1.0))
+    nearby = jnp.concatenate([end + push * (2 * eps * size) for push in pushes])
+    values, pull = jax.vjp(jax.vmap(check.value), nearby.reshape(len(pushes), *end.shape))
+    slope = norm(pull(jnp.ones_like(values))[0]).max(0)
     # What one unit of rounding in every number can change, in the output and in the distance
     reach = norm(origin) + norm(end)
     height = jnp.abs(target) + jnp.abs(output) + slope * reach
     unit = eps * (reach + jnp.sqrt(weight) * height) + 1e-300
-
-    nearby = [end]
-    for push in (1.0, -1.0, jnp.where(jnp.arange(end.shape[-1]) % 2, 1.0, -1.0)):
-        size = jnp.maximum(jnp.maximum(jnp.abs(end), jnp.abs(origin)), jnp.abs(output)[:, None])
-        nearby.append(end + push * (2 * eps * size))
-    offset = jnp.stack([jnp.abs(output - check.value(p)) for p in nearby]).min(0) / (eps * height + 1e-300)
+    offset = jnp.abs(output - values).min(0) / (eps * height + 1e-300)
     drift = jnp.sqrt(norm(_flat(again[0]) - end) ** 2 + weight * (again[1] - output) ** 2) / unit
 
     def cost(flat: jax.Array) -> Any:
