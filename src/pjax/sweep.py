@@ -27,18 +27,20 @@ class State(NamedTuple):
     """The sum over all nodes of the squared moves of the last cycle."""
 
 
-def _after(goal: jax.Array | None, last: jax.Array) -> jax.Array | None:
-    """A goal that waits for the moves of the node before, on CPU.
+# In sets of more nodes than this, inputs wait as well: that costs a copy, and saves more the more nodes there are.
+_MANY = 8
 
-    Nodes of one set are independent, but two cores do not work on more than one of them at a time: starting
+
+def _after(x: jax.Array, last: jax.Array) -> jax.Array:
+    """An array that waits for the moves of the node before, on CPU.
+
+    Nodes of one set are independent, but a few cores do not work on more than one of them at a time: starting
     them all would only keep all their temporary arrays in memory. Other devices go as they like.
     """
-    if goal is None:
-        return None
     nothing = jax.lax.platform_dependent(
         last.ravel()[0], cpu=lambda x: x * 0, default=jnp.zeros_like
     )  # not optimised away: the product could be NaN
-    return goal + nothing
+    return x + nothing
 
 
 class Sweep:
@@ -77,7 +79,13 @@ class Sweep:
                     continue
                 shifts = tuple(problem.push(v, i, value) for i in range(len(node.wires)))
                 goal = message.get(v)
-                moves = problem.project(v, shifts, goal if last is None else _after(goal, last))
+                if last is not None and goal is not None:
+                    goal = _after(goal, last)
+                    if len(nodes) > _MANY:
+                        shifts = tuple(
+                            s if s is None or s.size > goal.size else _after(s, last) for s in shifts
+                        )
+                moves = problem.project(v, shifts, goal)
                 last = next((m for m in moves.inputs if m is not None), last)
                 if self._measure:
                     squared += problem.squared(v, moves)

@@ -79,8 +79,8 @@ class Split:
 
         after = Split(
             self.base,
-            grown(self.plus, 1, m.grow_plus, jnp.where(m.lam > 0, ball, 0)),
-            grown(self.minus, -1, m.grow_minus, jnp.where(m.lam > 0, 0, ball)),
+            grown(self.plus, 1, m.grow_plus, jnp.maximum(ball, 0)),
+            grown(self.minus, -1, m.grow_minus, jnp.maximum(-ball, 0)),
         )
         squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.radius**2).sum() / 2
         return after, Moves((None, None), -m.lam / problem.weight(v), squared)

@@ -21,7 +21,8 @@ class Multiplier(NamedTuple):
     """``x`` moves by ``own * x + other * y``, and ``y`` by ``own * y + other * x``."""
     other: jax.Array
     radius: jax.Array
-    """Where ``x + y`` or ``x - y`` vanishes: the length of a vector to add to it. Else zero."""
+    """Where ``x + y`` vanishes: the length of a vector to add to it. Where ``x - y`` does, the same with a
+    minus sign. Else zero."""
 
     @property
     def grow_plus(self) -> jax.Array:
@@ -36,8 +37,7 @@ class Multiplier(NamedTuple):
     @property
     def sphere(self) -> tuple[jax.Array, jax.Array]:
         """The lengths of what is added to ``x`` and to ``y`` where there is a radius."""
-        half = self.radius / 2
-        return half, jnp.where(self.lam > 0, half, -half)
+        return jnp.abs(self.radius) / 2, self.radius / 2
 
 
 def multiplier(
@@ -77,7 +77,7 @@ def multiplier(
         sign * jnp.where(sphere, 1, u / (1 + u)),
         jnp.where(sphere, -0.25, u * u / (1 + 2 * u)),
         sign * jnp.where(sphere, 0.25, u * (1 + u) / (1 + 2 * u)),
-        radius,
+        sign * radius,
     )
 
 
@@ -104,9 +104,10 @@ def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
     sphere = (a < least) & (r > 0.75 * b + c)
     a = jnp.maximum(a, least)
     u = _guess(a, b, c, r)
-    for _ in range(3 if double else 2):
-        u = _halley(u, a, b, c, r)
-    return jnp.where(sphere, jnp.inf, u)
+    for _ in range(2 if double else 1):
+        u = jnp.divide(*_halley(u, a, b, c, r))
+    above, below = _halley(u, a, b, c, r)
+    return jnp.where(sphere, jnp.inf, above) / below
 
 
 def _guess(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
@@ -137,8 +138,14 @@ def _rough_cbrt(x: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type((bits * (1 / 3)).astype(jnp.int32) + 709921077, jnp.float32)
 
 
-def _halley(u: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
-    """One step of Halley's method; at most a factor of eight, which only guards against rounding."""
+def _halley(
+    u: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """One step of Halley's method; at most a factor of eight, which only guards against rounding.
+
+    The result is a fraction. With its division last, a compiler keeps the quotient: it does not take
+    divisions for cheap enough to do them again wherever the quotient is used.
+    """
     one, two = 1 + u, 1 + 2 * u
     inverse = 1 / (one * two)
     i1, i2 = inverse * two, inverse * one
@@ -147,7 +154,9 @@ def _halley(u: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array
     curve = 2 * a - b * ((10 + 8 * u) * i2) * (i2 * i2 * i2) - 2 * c * (i1 * i1 * i1)
     flat = 1 / slope
     newton = value * flat
-    return jnp.clip(u - newton / jnp.maximum(1 - 0.5 * newton * (curve * flat), 0.25), 0.125 * u, 8 * u)
+    below = jnp.maximum(1 - 0.5 * newton * (curve * flat), 0.25)
+    reach = u * below
+    return jnp.clip(reach - newton, 0.125 * reach, 8 * reach), below
 
 
 @dataclasses.dataclass(frozen=True)
