@@ -14,10 +14,12 @@ import abc
 import dataclasses
 import functools
 import math
+import operator
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from pjax.windows import windows
@@ -56,15 +58,15 @@ class Contraction(abc.ABC):
         x, y = (jax.ShapeDtypeStruct(s, t) for s, t in zip(self.shapes, self.dtypes, strict=True))
         return jax.eval_shape(self.pair, x, y).shape
 
-    def scatter(self, i: int, c: jax.Array) -> jax.Array:
-        """The transpose of `reduce`."""
-        aval = jax.ShapeDtypeStruct(self.shapes[i], c.dtype)
-        (q,) = jax.linear_transpose(lambda q: jnp.broadcast_to(self.reduce(i, q), self.out), aval)(c)
-        return q
+    def scatter(self, i: int, *cs: jax.Array) -> tuple[jax.Array, ...]:
+        """The transpose of `reduce`, of several arrays."""
+        aval = jax.ShapeDtypeStruct(self.shapes[i], cs[0].dtype)
+        back = jax.linear_transpose(lambda q: jnp.broadcast_to(self.reduce(i, q), self.out), aval)
+        return tuple(back(c)[0] for c in cs)
 
     def count(self, i: int) -> int | jax.Array:
         """How many outputs read each scalar of input i."""
-        return self.scatter(i, jnp.ones(self.out, jnp.float32))
+        return self.scatter(i, jnp.ones(self.out, jnp.float32))[0]
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""
@@ -145,6 +147,19 @@ class DotGeneral(Contraction):
         free = [q.shape[d] for d in self.free[i]]
         q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
         return q.sum(-1).reshape(*batch, *(ones if i else free), *(free if i else ones))
+
+    def scatter(self, i: int, *cs: jax.Array) -> tuple[jax.Array, ...]:
+        n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
+        first = n + counts[0] if i == 0 else n
+        axes = tuple(range(first, first + counts[1 - i]))
+        # One reduction of all arrays at once: what they are computed from is read once, and they themselves
+        # need not be written.
+        zeros = tuple(np.zeros((), c.dtype) for c in cs)
+        sums = lax.reduce(cs, zeros, lambda a, b: tuple(map(operator.add, a, b)), axes) if axes else cs
+        mine = self.batch[i] + self.free[i]
+        shape = [size if d in mine else 1 for d, size in enumerate(self.shapes[i])]
+        placed = (x.transpose(np.argsort(mine)).reshape(shape) for x in sums)
+        return tuple(jnp.broadcast_to(x, self.shapes[i]) for x in placed)
 
     def count(self, i: int) -> int:
         return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])

@@ -238,8 +238,8 @@ class Problem:
         unit = 1 / math.sqrt(rule.length)
 
         def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
-            ball = rule.scatter(i, m.sphere[i] * unit)
-            return rule.scatter(i, m.own) * this + rule.pull(i, partner, m.other) + ball
+            own, ball = rule.scatter(i, m.own, m.sphere[i] * unit)
+            return own * this + rule.pull(i, partner, m.other) + ball
 
         inputs = (
             None if dx is None else total_move(0, x, y),

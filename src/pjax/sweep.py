@@ -27,7 +27,7 @@ class State(NamedTuple):
     """The sum over all nodes of the squared moves of the last cycle."""
 
 
-# In sets of more nodes than this, inputs wait as well: that costs a copy, and saves more the more nodes there are.
+# In sets of more nodes than this inputs wait as well: that costs a copy, and saves more with each node.
 _MANY = 8
 
 

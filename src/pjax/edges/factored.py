@@ -81,7 +81,7 @@ class Factored:
             at = problem.inputs[node.index]
             this, partner = (at[j] if u[j] is None else u[j] for j in (i, 1 - i))
             pulled = rule.pull(i, partner, other)
-            return pulled if fixed else rule.scatter(i, own) * this + pulled
+            return pulled if fixed else rule.scatter(i, own)[0] * this + pulled
 
         return sum(_each(term, self.terms, (plus + minus) / 2, (plus - minus) / 2, self.past), start=total)
 
