@@ -564,3 +564,24 @@ def test_scatter_is_refused_or_right():
     else:
         assert found == []
         np.testing.assert_array_equal(forward(fn, W), fn(W))
+
+
+def test_a_jitted_function_that_captures_the_batch_compiles_once():
+    from pjax.optim import _solver
+
+    optimizer = pjax.optim.AlternatingProjections(steps_per_update=2)
+    params = {"w": jnp.full((3, 2), 0.1)}
+    y = jnp.array([0, 1, 0, 1])
+    before = len(_solver._PROGRAMS)
+    for seed in range(3):
+        x = jax.random.normal(jax.random.key(seed), (4, 3))
+
+        def nested(p, x=x):
+            scale = jax.jit(lambda: x.max())()
+            return pjax.cross_entropy(jax.jit(lambda p: x @ p["w"] * scale)(p), y)
+
+        def flat(p, x=x):
+            return pjax.cross_entropy(x @ p["w"] * x.max(), y)
+
+        assert jnp.allclose(optimizer.update(nested, params)[0]["w"], optimizer.update(flat, params)[0]["w"])
+    assert len(_solver._PROGRAMS) == before + 2

@@ -8,6 +8,7 @@ equation in `_EQUATIONS` says how. Adding a rule for another equation is one cal
 import contextvars
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,8 +83,22 @@ def read(fn: Callable[[Any], Any], params: Any) -> Traced:
         return jax.tree.map(value_of, fn(params), is_leaf=lambda x: hasattr(x, "op"))
 
     closed = jax.make_jaxpr(plain)(params)
-    jaxpr = closed.jaxpr
-    return Traced(jaxpr, tuple(closed.consts), tuple(_path_name(path) for path, _ in paths))
+    constants = [*closed.consts, *(c for inner in _wrapped(closed.jaxpr) for c in inner.consts)]
+    return Traced(closed.jaxpr, tuple(constants), tuple(_path_name(path) for path, _ in paths))
+
+
+def _wrapped(jaxpr: jex.Jaxpr) -> list[Any]:
+    """The jaxprs inside wrappers that captured constants of their own, such as the batch, in order."""
+    found: dict[int, Any] = {}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _WRAPPERS:
+            inner = eqn.params[_WRAPPERS[eqn.primitive.name]]
+            if isinstance(inner, jex.ClosedJaxpr):
+                if inner.consts:
+                    found.setdefault(id(inner), inner)
+                inner = inner.jaxpr
+            found.update({id(x): x for x in _wrapped(inner) if id(x) not in found})
+    return list(found.values())
 
 
 def build(traced: Traced) -> Graph:
@@ -91,8 +106,15 @@ def build(traced: Traced) -> Graph:
     builder = _Builder()
     env: dict[Any, Expr] = {}
     leaves = []
-    for i, var in enumerate(traced.jaxpr.constvars):
-        env[var] = Expr(_aval(var).shape, _aval(var).dtype, constant=i)
+    constants = itertools.count()
+
+    def constant(var: Any) -> Expr:
+        return Expr(_aval(var).shape, _aval(var).dtype, constant=next(constants))
+
+    for var in traced.jaxpr.constvars:
+        env[var] = constant(var)
+    for inner in _wrapped(traced.jaxpr):
+        builder.captured[id(inner)] = [constant(var) for var in inner.jaxpr.constvars]
     for name, var in zip(traced.names, traced.jaxpr.invars, strict=True):
         node = builder.add(name, None, (), _aval(var).shape, _aval(var).dtype)
         env[var] = node.output
@@ -132,6 +154,8 @@ class _Builder:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.captured: dict[int, list[Expr]] = {}
+        """What wrapped jaxprs captured, by their identity."""
 
     def add(
         self,
@@ -163,7 +187,7 @@ class _Builder:
 
     def equation(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         name = eqn.primitive.name
-        if not any(a.depends for a in args):
+        if not any(a.depends for a in args) and name not in _WRAPPERS:
             return _call(eqn, args, None)
         if name in _WRAPPERS or name == "scan":
             outer = _ENCLOSING.set(_user_line(eqn))
@@ -199,7 +223,8 @@ class _Builder:
 
     def _inline(self, inner: Any, args: list[Expr]) -> list[Expr]:
         jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, jex.ClosedJaxpr) else (inner, ())
-        env = dict(zip(jaxpr.constvars, map(layout.literal, consts), strict=True))
+        captured = self.captured.get(id(inner)) or list(map(layout.literal, consts))
+        env = dict(zip(jaxpr.constvars, captured, strict=True))
         env.update(zip(jaxpr.invars, args, strict=True))
         return self.run(jaxpr, env)
 
@@ -597,12 +622,20 @@ def _jaxpr_key(jaxpr: jex.Jaxpr) -> tuple[Any, ...]:
         (
             eqn.primitive.name,
             tuple(var(v) for v in eqn.invars),
-            tuple(sorted((k, _freeze(v)) for k, v in eqn.params.items())),
+            _params_key(eqn),
             tuple(var(v) for v in eqn.outvars),
         )
         for eqn in jaxpr.eqns
     )
     return (head, eqns, tuple(var(v) for v in jaxpr.outvars))
+
+
+def _params_key(eqn: jex.JaxprEqn) -> Any:
+    if eqn.primitive.name not in _WRAPPERS:
+        return tuple(sorted((k, _freeze(v)) for k, v in eqn.params.items()))
+    # Only what is inside matters; what it captured is passed as an argument.
+    inner = eqn.params[_WRAPPERS[eqn.primitive.name]]
+    return _jaxpr_key(inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner)
 
 
 def _freeze(value: Any) -> Any:
@@ -618,10 +651,8 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer):
         array = np.asarray(value)
         return (array.shape, str(array.dtype), array.tobytes())
-    if isinstance(value, (Primitive, Target, int, float, str, bool, type(None))):
+    if callable(value) or isinstance(value, (Primitive, Target, int, float, str, bool, type(None))):
         return value
-    if callable(value):  # derivative rules of wrapped functions: not part of the graph
-        return "function"
     return repr(value)
 
 
