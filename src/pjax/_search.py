@@ -87,7 +87,9 @@ def levenberg(
 ) -> Best:
     """Damped Gauss-Newton on ``|x - origin|^2 + weight (value(x) - target)^2``, from many starts."""
 
-    def step(state: tuple[jax.Array, jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, ...], None]:
+    State = tuple[jax.Array, jax.Array, jax.Array]  # noqa: N806 - a type
+
+    def step(state: State, _: None) -> tuple[State, None]:
         points, costs, damping = state
         values, pull = jax.vjp(value, points)
         slope = pull(jnp.ones_like(values))[0] * free
@@ -98,7 +100,8 @@ def levenberg(
         trial_costs = cost(trial)
         better = trial_costs < costs
         damping = jnp.where(better, jnp.where(damping < 0.01, 0, damping / 5), jnp.maximum(4 * damping, 0.1))
-        return (*keep((points, costs), trial, trial_costs), damping), None
+        points, costs = keep((points, costs), trial, trial_costs)
+        return (points, costs, damping), None
 
     def run(best: Best, start: jax.Array) -> tuple[Best, None]:
         state = (start, cost(start), jnp.zeros_like(target))
