@@ -87,7 +87,7 @@ def levenberg(
 ) -> Best:
     """Damped Gauss-Newton on ``|x - origin|^2 + weight (value(x) - target)^2``, from many starts."""
 
-    State = tuple[jax.Array, jax.Array, jax.Array]  # noqa: N806 - a type
+    State = tuple[jax.Array, jax.Array, jax.Array]
 
     def step(state: State, _: None) -> tuple[State, None]:
         points, costs, damping = state
