@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pjax.problem import Problem
+from pjax.problem import Moves, Problem
 
 
 class State(NamedTuple):
@@ -41,6 +41,17 @@ def _after(x: jax.Array, last: jax.Array) -> jax.Array:
         last.ravel()[0], cpu=lambda x: x * 0, default=jnp.zeros_like
     )  # not optimised away: the product could be NaN
     return x + nothing
+
+
+def _end(moves: Moves) -> jax.Array:
+    """What the next node waits for: a message, which comes last.
+
+    To wait for one costs a copy of it, so where the messages are much larger than the output, for that.
+    """
+    messages = [m for m in moves.inputs if m is not None]
+    if moves.output is None:
+        return messages[0]
+    return next((m for m in messages if m.size <= 8 * moves.output.size), moves.output)
 
 
 class Sweep:
@@ -86,7 +97,7 @@ class Sweep:
                             s if s is None or s.size > goal.size else _after(s, last) for s in shifts
                         )
                 moves = problem.project(v, shifts, goal)
-                last = next((m for m in moves.inputs if m is not None), last)
+                last = _end(moves)
                 if self._measure:
                     squared += problem.squared(v, moves)
                 if moves.output is not None:
