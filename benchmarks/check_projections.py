@@ -1,4 +1,4 @@
-"""Prove every registered projection on many points: ``python -m benchmarks.check_projections``.
+"""Prove every registered projection on many points: ``python -m benchmarks check_projections``.
 
 Prints a table: the rule, how many points were projected, the worst relative excess of the squared distance
 over the best point that an independent search found, and the time. The exit code is 1 if a rule fails.
@@ -8,6 +8,7 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Sequence
 
 import pjax.losses  # noqa: F401  (registers its targets)
 from pjax.primitives import Example, Primitive, registered
@@ -33,13 +34,13 @@ def check(example: Example, points: int, dtype: str, key: int) -> Report:
     )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=100_000, help="points for each rule")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float64")
     parser.add_argument("--only", default="", help="check the rules whose name contains this")
     parser.add_argument("--key", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print(f"{options.dtype}, scales 1e-4..1e6, weights 1..1000, targets up to 100 times the natural size\n")
     print(f"{'rule':<52} {'points':>8} {'worst excess':>13} {'off graph':>10} {'drift':>7} {'seconds':>8}")
     failures = 0
