@@ -111,7 +111,8 @@ def _complaint(
 ) -> str:
     got = [describe(x) for x in values]
     got += [f"{key}={value!r:.120}" for key, value in static.items()]
-    return f"pjax.{name}: {str(error).strip()}\nExpected {expects}.\nGot {', '.join(got) or 'nothing'}."
+    said = str(error).strip().removeprefix(f"{name}: ")  # an error of ours may name the function already
+    return f"pjax.{name}: {said}\nExpected {expects}.\nGot {', '.join(got) or 'nothing'}."
 
 
 def describe(x: Any) -> str:
