@@ -1,0 +1,74 @@
+"""The convolution of images."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pjax import numpy as pnp
+from pjax.computation import Operand
+from pjax.nn import initialisers
+from pjax.nn._check import check_image, padding_setting, pair, whole
+from pjax.nn._module import Module
+from pjax.nn._parameter import Initialiser, Parameter
+from pjax.windows import Padding
+
+
+class Conv2D(Module):
+    r"""The convolution of neural networks over two axes of space.
+
+    .. math:: y_{ijo} = b_o + \sum_{uvc} x_{i s + u,\, j s + v,\, c}\, W_{uvco}
+
+    Args:
+        in_features: channels of the input.
+        out_features: channels of the output.
+        kernel_size: height and width of the kernel; one number for both.
+        strides: step along each axis; one number for both.
+        padding: ``"SAME"``, ``"VALID"``, a number, or a pair (before, after) for each axis.
+        bias: whether to add a bias, which starts at zero. A relu after the layer has its own.
+        initialiser: for the weight of shape ``(height, width, in_features, out_features)``; by default
+            normal with variance ``1 / (height * width * in_features)``.
+        dtype: type of the parameters.
+
+    Parameters: ``weight``, and ``bias`` if asked for.
+
+    >>> import jax
+    >>> layer = Conv2D(1, 4, kernel_size=3, strides=2)
+    >>> params = layer.init(jax.random.key(0))
+    >>> layer.apply(params, np.ones((5, 8, 8, 1), np.float32)).shape
+    (5, 4, 4, 4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        padding: Padding = "SAME",
+        bias: bool = False,
+        *,
+        initialiser: Initialiser | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.in_features = whole("Conv2D", "in_features", in_features)
+        self.out_features = whole("Conv2D", "out_features", out_features)
+        self.kernel_size = pair("Conv2D", "kernel_size", kernel_size)
+        self.strides = pair("Conv2D", "strides", strides)
+        self.padding = padding_setting("Conv2D", padding)
+        shape = (*self.kernel_size, self.in_features, self.out_features)
+        self.weight = Parameter(shape, initialiser or initialisers.normal(), dtype)
+        self.bias = Parameter((self.out_features,), dtype=dtype) if bias else None
+
+    def __call__(self, x: Operand) -> Any:
+        """The output of shape ``(…, height, width, out_features)``."""
+        check_image(self._place(), x, self.in_features)
+        y = pnp.conv(x, self.weight, self.strides, self.padding)
+        return y if self.bias is None else pnp.add(y, self.bias)
+
+    def _label(self) -> str:
+        size = f"{self.kernel_size[0]}x{self.kernel_size[1]}"
+        rest = "" if self.strides == (1, 1) else f", strides {self.strides}"
+        rest += "" if self.padding == "SAME" else f", {self.padding}"
+        rest += "" if self.bias is None else ", bias"
+        return f"Conv2D({self.in_features} → {self.out_features}, {size}{rest})"
