@@ -1,0 +1,1 @@
+"""Experiments: data sets, the paper's networks and baselines, training, comparisons, reports."""

@@ -1,0 +1,214 @@
+"""Ways of training a network, behind one interface: projections, and backpropagation with SGD and Adam.
+
+Feedback Alignment and Forward-Forward are in files of their own. All are pure functions on a state that is a
+pytree of arrays, so that one loop compiles, times and saves any of them.
+"""
+
+import abc
+import dataclasses
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import pjax
+from pjax import nn, optim
+from pjax.errors import InputError
+
+Params = dict[str, jax.Array]
+State = Any
+
+
+class Method(abc.ABC):
+    """A way of training a network. Implementations are frozen dataclasses of hyperparameters."""
+
+    steps_per_batch: int = 1
+    """How many steps one update counts for."""
+
+    def inputs(self, shape: tuple[int, ...], classes: int) -> tuple[int, ...]:  # noqa: ARG002
+        """The shape of one input that the network must take, given that of the data."""
+        return shape
+
+    @abc.abstractmethod
+    def init(self, model: nn.Module, key: jax.Array) -> State:
+        """The state before the first update."""
+
+    def params(self, state: State) -> Params:
+        """The network's parameters in a state."""
+        found: Params = state["params"]
+        return found
+
+    @abc.abstractmethod
+    def update(
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
+    ) -> tuple[State, jax.Array]:
+        """Train on one batch. Returns the new state, and the mean loss before the update."""
+
+    def scores(self, model: nn.Module, params: Params, x: jax.Array) -> jax.Array:
+        """One score per class; the largest is the prediction."""
+        logits: jax.Array = model.apply(params, x)
+        return logits
+
+
+@dataclasses.dataclass(frozen=True)
+class Projections(Method):
+    """A projection method of `pjax.optim` on the cross-entropy.
+
+    Args:
+        solver: the method; it makes ``steps_per_update`` steps on a batch.
+        loss_scale: the factor λ of the loss in its proximal operator.
+        prox: ``"newton"``, the exact proximal operator, or ``"fixed_point"``, the paper's iteration.
+    """
+
+    solver: optim.Solver
+    loss_scale: float = 5.0
+    prox: str = "newton"
+
+    @property
+    def steps_per_batch(self) -> int:  # type: ignore[override]
+        return self.solver.steps_per_update
+
+    def init(self, model: nn.Module, key: jax.Array) -> State:
+        params = model.init(key)
+        return {"params": params, "optimizer": self.solver.init(params)}
+
+    def update(
+        self,
+        model: nn.Module,
+        state: State,
+        x: jax.Array,
+        y: jax.Array,
+        key: jax.Array,  # noqa: ARG002
+    ) -> tuple[State, jax.Array]:
+        def loss(params: Params) -> jax.Array:
+            losses: jax.Array = pjax.cross_entropy(model.apply(params, x), y, self.loss_scale, self.prox)
+            return losses
+
+        params, optimizer, value = self.solver.update(loss, state["params"], state["optimizer"])
+        return {"params": params, "optimizer": optimizer}, value
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradient(Method):
+    """Backpropagation of the mean cross-entropy, with SGD or Adam of optax.
+
+    Args:
+        optimiser: ``"sgd"`` or ``"adam"``.
+        learning_rate: its learning rate.
+    """
+
+    optimiser: str = "adam"
+    learning_rate: float = 1e-3
+
+    def init(self, model: nn.Module, key: jax.Array) -> State:
+        params = model.init(key)
+        return {
+            "params": params,
+            "optimizer": transformation(self.optimiser, self.learning_rate).init(params),
+        }
+
+    def update(
+        self,
+        model: nn.Module,
+        state: State,
+        x: jax.Array,
+        y: jax.Array,
+        key: jax.Array,  # noqa: ARG002
+    ) -> tuple[State, jax.Array]:
+        def loss(params: Params) -> jax.Array:
+            return mean_cross_entropy(model.apply(params, x), y)
+
+        value, gradient = jax.value_and_grad(loss)(state["params"])
+        tx = transformation(self.optimiser, self.learning_rate)
+        updates, optimizer = tx.update(gradient, state["optimizer"], state["params"])
+        params = jax.tree.map(jnp.add, state["params"], updates)
+        return {"params": params, "optimizer": optimizer}, value
+
+
+def mean_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """The mean over all samples, and positions, of the cross-entropy.
+
+    >>> round(float(mean_cross_entropy(jnp.zeros((2, 4)), jnp.array([0, 3]))), 4)
+    1.3863
+    """
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)
+    return -jnp.mean(chosen)
+
+
+def transformation(optimiser: str, learning_rate: float) -> Any:
+    """An optax transformation by name."""
+    import optax
+
+    return {"sgd": optax.sgd, "adam": optax.adam}[optimiser](learning_rate)
+
+
+# --- Methods by name ---
+
+SOLVERS: dict[str, Callable[..., optim.Solver]] = {
+    "dr": optim.DouglasRachford,
+    "ap": optim.AlternatingProjections,
+    "cp": optim.CyclicProjections,
+    "dm": optim.DifferenceMap,
+}
+
+LABELS = {
+    "sgd": "SGD",
+    "adam": "Adam",
+    "fa": "FA",
+    "ff-sgd": "FF (SGD)",
+    "ff-adam": "FF (Adam)",
+    "dr": "DR",
+    "ap": "AP",
+    "cp": "CP",
+    "dm": "DM",
+    "dr-fp": "DR, fixed point",
+    "ap-fp": "AP, fixed point",
+    "cp-fp": "CP, fixed point",
+    "dm-fp": "DM, fixed point",
+}
+"""What a method is called in tables. ``-fp``: the cross-entropy's proximal operator by the paper's ten
+fixed-point steps, which do not converge at its λ = 5, instead of Newton's."""
+
+
+def check_name(kind: str, name: str, names: Any) -> None:
+    """Refuse a name that is not one of several, with the nearest ones."""
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{kind} must be one of {', '.join(names)}; got {name!r}.{hint}")
+
+
+def make(
+    name: str,
+    *,
+    learning_rate: float | None = None,
+    steps_per_batch: int = 50,
+    loss_scale: float = 5.0,
+    consensus: Any = "paper",
+) -> Method:
+    """A method by name, one of `LABELS`.
+
+    Args:
+        name: such as ``"dr"`` or ``"ff-adam"``.
+        learning_rate: for methods that have one; by default the paper's, 1e-3, and 1e-4 for ``"fa"``.
+        steps_per_batch: projection steps on one batch.
+        loss_scale: the factor λ of the loss in its proximal operator.
+        consensus: of the projection methods, see `pjax.optim.Solver`.
+    """
+    check_name("method", name, LABELS)
+    rate = {} if learning_rate is None else {"learning_rate": learning_rate}
+    base, _, rest = name.partition("-")
+    if base in SOLVERS:
+        solver = SOLVERS[base](steps_per_update=steps_per_batch, consensus=consensus)
+        return Projections(solver, loss_scale, "fixed_point" if rest == "fp" else "newton")
+    if base == "fa":
+        from pjax.experiments.feedback_alignment import FeedbackAlignment
+
+        return FeedbackAlignment(**rate)
+    if base == "ff":
+        from pjax.experiments.forward_forward import ForwardForward
+
+        return ForwardForward(optimiser=rest, **rate)
+    return Gradient(name, **rate)
