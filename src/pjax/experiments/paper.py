@@ -78,14 +78,16 @@ def lookup(data: str, model: str, architecture: str, method: str) -> Row | None:
 
     Args:
         data, model, architecture: as in ``("mnist", "mlp", "4x128+skip")``.
-        method: a name (``"ff-adam"``) or a label (``"FF (Adam)"``).
+        method: a name (``"ff-adam"``) or a label (``"FF (Adam)"``). A method with the paper's proximal
+            operator (``"dr-fp"``) has the same row as with the exact one.
 
     >>> lookup("mnist", "mlp", "1x128", "dr").test
     Spread(mean=95.8, std=0.6)
     >>> lookup("mnist", "mlp", "7x128", "dr") is None
     True
     """
-    return _by_key().get((data, model, architecture, label(method)))
+    name = label(method.removesuffix("-fp"))
+    return _by_key().get((data, model, architecture, name))
 
 
 def label(method: str) -> str:

@@ -12,6 +12,8 @@ A run is a folder: a data set, an architecture and a method, trained with one or
 import dataclasses
 import json
 import math
+import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -313,6 +315,26 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(value, dict):
             raise InputError(f"{where}: expected a JSON object, got {value!r}")
         yield where, value
+
+
+def write_atomically(path: str | Path, data: bytes) -> Path:
+    """Write a file, which is there whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # a temporary file is for its owner alone
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

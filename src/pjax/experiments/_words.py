@@ -1,0 +1,81 @@
+"""How tables and figures name data sets, architectures, methods and runs."""
+
+from collections.abc import Iterable, Sequence
+
+from pjax.experiments import paper
+from pjax.experiments.methods import LABELS
+from pjax.experiments.results import Run
+
+
+def method_label(name: str, *, short: bool = False) -> str:
+    """What a method is called, in full or short enough for the end of a line.
+
+    >>> method_label("ff-adam"), method_label("dr-fp"), method_label("dr-fp", short=True)
+    ('FF (Adam)', 'DR, fixed point', 'DR (fp)')
+    """
+    label = LABELS.get(name, name)
+    return label.replace(", fixed point", " (fp)") if short else label
+
+
+def sort_methods(runs: Iterable[Run]) -> list[Run]:
+    """Runs in the order of the paper's methods."""
+    names = list(LABELS)
+    return sorted(runs, key=lambda r: (names.index(r.method) if r.method in names else len(names), r.method))
+
+
+def sort_architectures(names: Iterable[str]) -> list[str]:
+    """Shallow before deep, plain before skip.
+
+    >>> sort_architectures(["4x128+skip", "1x128", "4x128", "64-32"])
+    ['1x128', '64-32', '4x128', '4x128+skip']
+    """
+
+    def key(name: str) -> tuple[int, bool, str]:
+        body = name.removesuffix("+skip")
+        depth = int(body.split("x")[0]) if "x" in body else body.count("-") + 1
+        return depth, name != body, name
+
+    return sorted(names, key=key)
+
+
+def spell(architecture: str) -> str:
+    """An architecture as one reads it.
+
+    >>> spell("4x128+skip"), spell("64-32")
+    ('4 × 128 + skip', '64, 32')
+    """
+    return architecture.replace("x", " × ").replace("-", ", ").replace("+", " + ")  # noqa: RUF001
+
+
+def data_label(name: str) -> str:
+    return paper.DATA_LABELS.get(name, name)
+
+
+def describe(runs: Sequence[Run]) -> str:
+    """What the runs train: ``MLP on MNIST``."""
+    models = "/".join(dict.fromkeys(run.model.upper() for run in runs))
+    return f"{models} on {'/'.join(dict.fromkeys(data_label(run.data) for run in runs))}"
+
+
+def about(runs: Sequence[Run]) -> str:
+    """Where the runs come from: device, seeds, and whether they are quick or unfinished."""
+    parts = [", ".join(dict.fromkeys(run.device for run in runs)), seeds_in_words(runs)]
+    if any(run.quick for run in runs):
+        parts.append("quick version")
+    if not all(run.finished for run in runs):
+        parts.append("unfinished")
+    return "  ·  ".join(parts)
+
+
+def seeds_in_words(runs: Sequence[Run]) -> str:
+    """The number of seeds, ``5 seeds``, or their range.
+
+    >>> seeds_in_words([])
+    'no seeds'
+    """
+    numbers = sorted({len(run.seeds) for run in runs})
+    if not numbers:
+        return "no seeds"
+    if len(numbers) > 1:
+        return f"{numbers[0]} to {numbers[-1]} seeds"
+    return "1 seed" if numbers[0] == 1 else f"{numbers[0]} seeds"

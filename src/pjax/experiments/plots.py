@@ -1,0 +1,329 @@
+"""Figures: training curves, depth and skips, step time and memory over depth, one run.
+
+They need matplotlib, and use its figures directly: no window, no global state. Written twice from the same
+results, a file is the same, byte for byte.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pjax.errors import InputError
+from pjax.experiments import paper
+from pjax.experiments._drawing import (
+    Label,
+    accuracy_scale,
+    band,
+    decades,
+    end_labels,
+    linear_scale,
+    module,
+    note,
+    panels,
+    styled,
+    thin,
+)
+from pjax.experiments._drawing import save as save
+from pjax.experiments._words import (
+    about,
+    data_label,
+    describe,
+    method_label,
+    sort_architectures,
+    sort_methods,
+    spell,
+)
+from pjax.experiments.depth import Row
+from pjax.experiments.results import Run, read_run
+
+Axis = Literal["steps", "seconds"]
+
+# Projections warm, gradients blue, what else does without backpropagation green and grey.
+COLOURS = {
+    "dr": "#cf1b2b",
+    "ap": "#f58518",
+    "cp": "#8f4a14",
+    "dm": "#c2307e",
+    "sgd": "#4ba3dc",
+    "adam": "#0b4f9e",
+    "fa": "#2f9e5b",
+    "ff-sgd": "#b3b8bd",
+    "ff-adam": "#737a82",
+}
+_OTHER = "#6a4fb3"  # a method of the user's own
+_PROJECTIONS = ("dr", "ap", "cp", "dm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How a method's line is drawn."""
+
+    colour: str
+    strong: bool
+    dashed: bool
+
+    @property
+    def line(self) -> dict[str, Any]:
+        style = (0, (4, 1.6)) if self.dashed else "-"
+        width = 2.8 if self.strong else 1.9
+        return {"color": self.colour, "lw": width, "ls": style, "zorder": 4 if self.strong else 3}
+
+
+def look(method: str) -> Look:
+    """The same in every figure; with the paper's proximal operator, dashed."""
+    base = method.removesuffix("-fp")
+    return Look(COLOURS.get(base, _OTHER), base in _PROJECTIONS, base != method)
+
+
+def require() -> None:
+    """Raise where there is no matplotlib."""
+    module("matplotlib")
+
+
+# --- Training curves ---
+
+
+@styled
+def training_curves(runs: Sequence[Run], x: Axis = "steps") -> Any:
+    """Test accuracy over steps or seconds: a panel per architecture, a line per method.
+
+    Lines are means over seeds, bands one standard deviation. A method that stopped goes on as a dotted line
+    at the accuracy of its best parameters, to its label. Diamonds are the paper's results.
+    """
+    runs = _started(runs)
+    names = sort_architectures({run.architecture for run in runs})
+    what = "training steps" if x == "steps" else "training time"
+    figure, axes = panels(
+        len(names),
+        f"{describe(runs)}: test accuracy over {what}",
+        about(runs),
+        titles=[spell(n) for n in names],
+    )
+    _scales(axes, runs, x)
+    for axis, name in zip(axes, names, strict=True):
+        shown = sort_methods(run for run in runs if run.architecture == name)
+        end_labels(axis, [_curve(axis, run, x) for run in shown])
+    note(figure, _explanation(runs))
+    return figure
+
+
+@styled
+def depth_and_skip(runs: Sequence[Run], method: str = "dr") -> Any:
+    """What depth and skip connections do to a projection method, beside SGD and Adam.
+
+    A panel per architecture; the method's lines of the other panels are there faintly.
+    """
+    runs = _started(runs)
+    own = {run.architecture: run for run in runs if run.method == method}
+    names = sort_architectures(own)
+    if len(names) < 2:
+        raise InputError(
+            f"depth and skip need runs of {method!r} with at least two architectures, got {names}"
+        )
+    shown = [run for run in runs if run.architecture in own and run.method in (method, "sgd", "adam")]
+    title = f"{describe(runs)}: depth and skip connections"
+    figure, axes = panels(len(names), title, about(shown), titles=[spell(n) for n in names])
+    _scales(axes, shown, "steps")
+    for axis, name in zip(axes, names, strict=True):
+        for other in names:
+            if other != name:
+                steps, mean, _ = thin(*curve(own[other]))
+                axis.plot(steps, mean, color=look(method).colour, lw=1.4, alpha=0.22, zorder=2)
+        mine = sort_methods(run for run in shown if run.architecture == name)
+        end_labels(axis, [_curve(axis, run, "steps") for run in mine])
+    note(figure, [*_explanation(shown), f"faint: {method_label(method)} in the other panels"])
+    return figure
+
+
+def curve(run: Run, x: Axis = "steps") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps or seconds, and mean and standard deviation of the test accuracy over seeds, at each check."""
+    steps = np.array([check.step for check in run.checks])
+    last = max(result.last_step for result in run.results) if run.finished else steps[-1]
+    where = steps if x == "steps" else np.array([check.seconds for check in run.checks])
+    keep, test = steps <= last, per_seed(run, "test")
+    return where[keep].astype(np.float64), test[keep].mean(axis=1), test[keep].std(axis=1)
+
+
+def per_seed(run: Run, name: Literal["loss", "validation", "test"]) -> np.ndarray:
+    """A metric at each check (rows) for each seed (columns).
+
+    From its end on, a seed keeps its last value: the mean must not jump because one is missing.
+    """
+    values = np.array([getattr(check, name) for check in run.checks], dtype=np.float64)
+    steps = np.array([check.step for check in run.checks])
+    last = {result.seed: result.last_step for result in run.results}
+    for column, seed in enumerate(run.seeds):
+        values[steps > last.get(seed, steps[-1]), column] = np.nan
+    for row in range(1, len(values)):
+        gone = np.isnan(values[row])
+        values[row, gone] = values[row - 1, gone]
+    return values
+
+
+def _curve(axis: Any, run: Run, x: Axis) -> Label:
+    """Draw a run's line, and return its label."""
+    how = look(run.method)
+    where, mean, std = thin(*curve(run, x))
+    end = run.test.mean if run.test is not None and run.finished else float(mean[-1])
+    axis.plot(where, mean, **how.line)
+    if len(run.seeds) > 1:
+        band(axis, where, mean, std, how.colour)
+    # From the last check to the best parameters, and on to the label.
+    last = float(where[-1])
+    axis.plot([last, last], [mean[-1], end], color=how.colour, lw=1.3, zorder=3)
+    axis.plot([last], [end], "o", color=how.colour, ms=5.5 if how.strong else 4.5, zorder=5)
+    axis.plot([last, axis.get_xlim()[1]], [end, end], ":", color=how.colour, lw=1.3, alpha=0.6, zorder=2)
+    row = _paper_row(run)
+    if row is not None:
+        at_the_edge = {"transform": axis.get_yaxis_transform(), "clip_on": False, "zorder": 6}
+        axis.plot([1.0], [row.test.mean], "D", ms=6.5, mfc="white", mec=how.colour, mew=1.6, **at_the_edge)
+    return Label(end, f"{method_label(run.method, short=True)} {end:.1f}", how.colour, how.strong)
+
+
+def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
+    """Limits and ticks that all panels share."""
+    lines = [curve(run, x) for run in runs]
+    ends = [float(where[-1]) for where, _, _ in lines]
+    starts = [float(where[where > 0][0]) for where, _, _ in lines if where[-1] > 0]
+    printed = [row.test.mean for run in runs if (row := _paper_row(run)) is not None]
+    accuracies = np.concatenate([*(mean for _, mean, _ in lines), printed])
+    for axis in axes:
+        accuracy_scale(axis, accuracies)
+        if starts and max(ends) > 8 * min(ends):
+            axis.set_xscale("log", nonpositive="mask")
+            axis.set_xlim(min(starts) * 0.9, max(ends) * 1.12)
+            decades(axis.xaxis, *axis.get_xlim())
+        else:
+            axis.set_xlim(0, max(ends) * 1.02 or 1)
+            linear_scale(axis.xaxis)
+        axis.set_xlabel(x)
+    axes[0].set_ylabel("test accuracy (%)")
+
+
+def _explanation(runs: Sequence[Run]) -> list[str]:
+    parts = ["line and band: mean ± std over seeds"] if any(len(run.seeds) > 1 for run in runs) else []
+    parts.append("dotted: stopped, best parameters kept")
+    if any(_paper_row(run) for run in runs):
+        parts.append(f"◇ the paper, {paper.SEEDS} seeds, {paper.DEVICE}")
+    return parts
+
+
+def _paper_row(run: Run) -> paper.Row | None:
+    return paper.lookup(run.data, run.model, run.architecture, run.method)
+
+
+def _started(runs: Sequence[Run]) -> list[Run]:
+    started = [run for run in runs if run.checks]
+    if not started:
+        raise InputError("no run has a check yet: nothing to plot")
+    return started
+
+
+# --- Depth ---
+
+
+def step_time_over_depth(rows: Sequence[Row]) -> Any:
+    """Milliseconds per step over the number of layers, both on logarithmic axes."""
+    repeats = sorted({row.repeats for row in rows})
+    times = f"median of {' or '.join(map(str, repeats))} repeats, without compiling"
+    return _over_depth(
+        rows, lambda row: row.ms_per_step, "Step time over depth", "milliseconds per step", times
+    )
+
+
+def memory_over_depth(rows: Sequence[Row]) -> Any:
+    """Temporary memory of the compiled steps over the number of layers, both on logarithmic axes."""
+
+    def kib(row: Row) -> float:
+        return (row.temp_bytes or 0) / 1024
+
+    what = "beside parameters and state, as the compiler reports it"
+    return _over_depth(rows, kib, "Temporary memory over depth", "temporary memory (KiB)", what)
+
+
+@styled
+def _over_depth(rows: Sequence[Row], value: Callable[[Row], float], title: str, label: str, what: str) -> Any:
+    rows = sorted((row for row in rows if value(row) > 0), key=lambda row: row.depth)
+    if not rows:
+        raise InputError(f"{title}: no measurements to plot")
+    first, values = rows[0], [value(row) for row in rows]
+    devices = ", ".join(dict.fromkeys(row.device for row in rows))
+    about = f"MLP with {first.width} units per layer, one sample of {first.inputs} numbers  ·  {devices}"
+    figure, (axis,) = panels(1, title, about, width=8.6, height=6.2)
+    depths = sorted({row.depth for row in rows})
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlim(depths[0] / 1.12, depths[-1] * 1.06)
+    axis.set_ylim(min(values) / 1.4, max(values) * 1.4)
+    labels = []
+    for method in dict.fromkeys(row.method for row in rows):
+        mine = [(row.depth, value(row)) for row in rows if row.method == method]
+        how, end = look(method), mine[-1][1]
+        axis.plot(*zip(*mine, strict=True), marker="o", ms=6.5, mec="white", mew=1.0, **how.line)
+        number = f"{end:.0f}" if end >= 100 else f"{end:.2g}"
+        labels.append(Label(end, f"{method_label(method, short=True)}  {number}", how.colour, how.strong))
+    end_labels(axis, labels)
+    ticker = module("matplotlib.ticker")
+    axis.xaxis.set_major_locator(ticker.FixedLocator(depths))
+    axis.xaxis.set_minor_locator(ticker.NullLocator())
+    axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda depth, _: f"{depth:g}"))
+    decades(axis.yaxis, min(values), max(values))
+    axis.set_xlabel("hidden layers")
+    axis.set_ylabel(label)
+    note(figure, [f"{first.steps} steps inside one compiled loop", what])
+    return figure
+
+
+# --- One run ---
+
+
+@styled
+def single_run(run: Run) -> Any:
+    """Loss and accuracies of one run over its steps."""
+    if not run.checks:
+        raise InputError(f"{run.folder}: the run has no check yet: nothing to plot")
+    how = look(run.method)
+    title = (
+        f"{method_label(run.method)}: {run.model.upper()} {spell(run.architecture)} on {data_label(run.data)}"
+    )
+    figure, (left, right) = panels(2, title, about([run]), titles=["Loss", "Accuracy (%)"], share=False)
+    steps = np.array([check.step for check in run.checks], dtype=np.float64)
+    for axis in (left, right):
+        axis.set_xlim(0, steps[-1] * 1.02 or 1)
+        axis.set_xlabel("steps")
+        linear_scale(axis.xaxis)
+    loss, test, validation = (per_seed(run, name) for name in ("loss", "test", "validation"))
+    _mean_and_band(left, steps, loss, how)
+    seen = loss[np.isfinite(loss)]
+    if seen.size and seen.min() > 0 and seen.max() > 20 * seen.min():
+        left.set_yscale("log")
+        decades(left.yaxis, seen.min(), seen.max())
+    accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]))
+    quiet = Look("#8b9298", strong=False, dashed=False)
+    ends = {"validation": _mean_and_band(right, steps, validation, quiet)}
+    ends["test"] = _mean_and_band(right, steps, test, how)
+    looks = {"validation": quiet, "test": how}
+    end_labels(
+        right, [Label(end, f"{n} {end:.1f}", looks[n].colour, looks[n].strong) for n, end in ends.items()]
+    )
+    if run.test is not None:
+        spread = f" ± {run.test.std:.1f}" if len(run.results) > 1 else ""
+        note(figure, [f"test accuracy of the best parameters on validation: {run.test.mean:.1f}{spread} %"])
+    return figure
+
+
+def plot_run(folder: str | Path, formats: Sequence[str] = ("png",)) -> Path:
+    """Write the figure of a run into its folder, and return the path of the first format."""
+    require()
+    return save(single_run(read_run(folder)), Path(folder) / "run", formats)[0]
+
+
+def _mean_and_band(axis: Any, steps: np.ndarray, values: np.ndarray, how: Look) -> float:
+    steps, mean, std = thin(steps, values.mean(axis=1), values.std(axis=1))
+    axis.plot(steps, mean, **how.line)
+    if values.shape[1] > 1 and how.strong:
+        band(axis, steps, mean, std, how.colour)
+    return float(mean[-1])
