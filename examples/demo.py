@@ -1,20 +1,18 @@
 """Train a small network on handwritten digits by projections: `make demo`.
 
-The data, `digits.npz` beside this file, are the 1797 test images of "Optical Recognition of Handwritten
-Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0) as
-distributed with scikit-learn: 8×8 pixels from 0 to 16. They are stored as bytes, and otherwise unchanged.
+The data come with the package: 8×8 images of digits, described in `pjax.experiments.data`.
 """
 
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import pjax
+from pjax.experiments import data
 
 HIDDEN = 64
 BATCH = 128
@@ -24,8 +22,8 @@ SHADES = " .:-=+*#%@"
 
 def load() -> tuple[np.ndarray, np.ndarray]:
     """Images of shape (1797, 64) in [0, 1], in an order of no meaning, and their labels."""
-    with np.load(Path(__file__).parent / "digits.npz") as data:
-        images, labels = data["images"], data["labels"]
+    with np.load(data.path("digits")) as file:
+        images, labels = file["images"], file["labels"]
     order = np.random.default_rng(0).permutation(len(images))
     return (images.reshape(-1, 64)[order] / 16).astype(np.float32), labels[order].astype(np.int32)
 

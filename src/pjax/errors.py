@@ -15,3 +15,11 @@ class GraphError(PjaxError, ValueError):
 
 class UnsupportedEquationError(PjaxError, NotImplementedError):
     """The traced function holds an equation for which no projection is known."""
+
+
+class DataError(InputError):
+    """A data file is missing, damaged, or holds something else than its name says."""
+
+
+class DownloadError(PjaxError, OSError):
+    """A file could not be downloaded or written. What has arrived is kept, for the next attempt."""

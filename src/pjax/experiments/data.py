@@ -1,0 +1,529 @@
+"""The data sets of the experiments: where they are, how they are split, in what order they are seen.
+
+``load("digits")`` needs nothing. The others are files of the folder `folder`, which `get` downloads from
+their official sources, or which you put there yourself: ``NAME.npz`` with the arrays ``x_train``,
+``y_train``, ``x_test``, ``y_test`` (Shakespeare: ``shakespeare.txt``).
+
+The digits, which come with the package, are the 1797 test images of "Optical Recognition of Handwritten
+Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0) as
+distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and otherwise unchanged.
+"""
+
+import difflib
+import functools
+import os
+import shutil
+import sys
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pjax.errors import DataError, InputError
+from pjax.experiments import sources as official
+from pjax.experiments._download import Progress, check_space, fetch, locked, replacing
+
+Array: TypeAlias = npt.NDArray[Any]
+Kind: TypeAlias = Literal["image", "table", "text"]
+Folder: TypeAlias = str | os.PathLike[str]
+
+# What NumPy and zipfile raise for a file that is cut off, overwritten, encrypted, or no archive of arrays.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+# The key of a random permutation is its seed and its epoch. These two are of no epoch.
+_VALIDATION = (1, 2**64 - 1)
+_LIMIT = (2, 2**64 - 1)
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What the arrays of a data set must be."""
+
+    kind: Kind
+    keys: tuple[str, ...]
+    """The arrays that its file must have."""
+    shape: tuple[int, ...] = ()
+    """The shape of one input."""
+    classes: int = 0
+    peak: int = 1
+    """Images: the value of a white pixel."""
+
+
+_SPLIT = ("x_train", "y_train", "x_test", "y_test")
+_FORMATS = {
+    "digits": _Format("image", ("images", "labels"), (8, 8, 1), 10, peak=16),
+    "mnist": _Format("image", _SPLIT, (28, 28, 1), 10, peak=255),
+    "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10, peak=255),
+    "higgs": _Format("table", _SPLIT, (28,), 2),
+    "shakespeare": _Format("text", ("text",)),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Dataset:
+    """Inputs and labels to train on, to validate with, and to test with.
+
+    Images are bytes of shape (n, height, width, channels), tables are float32 of shape (n, features), texts
+    are int32 of shape (n, length): character codes, each labelled with the code that follows it. Labels are
+    int32.
+
+    Args:
+        name: as given to `load`.
+        kind: what an input is.
+        classes: how many labels there are.
+        shift: what `normalise` subtracts.
+        scale: what `normalise` then multiplies by.
+        characters: texts: the character of each code.
+    """
+
+    name: str
+    kind: Kind
+    classes: int
+    x_train: Array
+    y_train: Array
+    x_val: Array
+    y_val: Array
+    x_test: Array
+    y_test: Array
+    shift: Array
+    scale: Array
+    characters: str = ""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.x_train.shape[1:])
+
+    def normalise(self, x: Any) -> Any:
+        """What the network sees of stored inputs, which may be a NumPy or a JAX array.
+
+        Images lie in [0, 1]; each feature of a table has mean 0 and variance 1 over the training data; texts
+        are unchanged.
+
+        >>> digits = load("digits")
+        >>> int(digits.x_train.max()), float(digits.normalise(digits.x_train).max())
+        (16, 1.0)
+        """
+        # Not a division: XLA makes a product of it, and the two round differently.
+        return x if self.kind == "text" else (x.astype(np.float32) - self.shift) * self.scale
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name}: {len(self.x_train)} to train on, {len(self.x_val)} to validate with,"
+            f" {len(self.x_test)} to test with; inputs {self.input_shape}, {self.classes} classes)"
+        )
+
+
+def names() -> tuple[str, ...]:
+    """The data sets there are.
+
+    >>> names()
+    ('digits', 'mnist', 'cifar10', 'higgs', 'shakespeare')
+    """
+    return tuple(_FORMATS)
+
+
+def folder() -> Path:
+    """Where data sets are kept: ``$PJAX_DATA``, or else ``pjax`` in the user's cache."""
+    if chosen := os.environ.get("PJAX_DATA"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        cache = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        cache = Path.home() / "Library" / "Caches"
+    else:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "pjax"
+
+
+def path(name: str) -> Path:
+    """The file of a data set, or where it belongs if it is not there.
+
+    >>> path("digits").name
+    'digits.npz'
+    """
+    _check_name(name)
+    return _find(name, folder()) or folder() / f"{name}.npz"
+
+
+def get(
+    name: str,
+    *,
+    progress: Progress | None = None,
+    folder: Folder | None = None,
+    sources: Mapping[str, official.Source] | None = None,
+    timeout: float = 30.0,
+    tries: int = 4,
+) -> Path:
+    """Download a data set from its official source, unless it is there already; gives its file.
+
+    A download that was interrupted is continued. Each file must have the SHA-256 that is on record for it.
+    The data set takes its name only when it is complete, so that there is never half of one. HIGGS, the
+    largest, needs 4.1 GB on the disk, of which 1.3 GB stay, and 2 GB of memory.
+
+    Args:
+        name: one of `names`.
+        progress: called with the bytes done, the bytes there are (or ``None``), and what is being done.
+        folder: where to put it; by default `folder()`.
+        sources: where to get it from; by default `pjax.experiments.sources.OFFICIAL`.
+        timeout: seconds to wait for a server, each time.
+        tries: how often to try an address in a row without getting further.
+
+    Raises:
+        DownloadError: it could not be downloaded or written.
+        DataError: the file that is there already, or one that was downloaded, is not what it should be.
+    """
+    _check_name(name)
+    where = _folder(folder)
+    if (there := _usable(name, where)) is not None:
+        return there
+    source = (official.OFFICIAL if sources is None else sources)[name]
+    with locked(where / f"{name}.lock", progress=progress):
+        if (there := _usable(name, where)) is not None:  # another process has been quicker
+            return there
+        parts = where / f"{name}.download"
+        paths = [
+            fetch(
+                file.urls,
+                parts / file.name,
+                sha256=file.sha256,
+                size=file.size,
+                progress=progress,
+                timeout=timeout,
+                tries=tries,
+            )
+            for file in source.files
+        ]
+        arrays = source.read(paths, progress)
+        _check(name, arrays, str(parts))
+        check_space(where, sum(array.nbytes for array in arrays.values()))
+        target = where / f"{name}.npz"
+        with replacing(target, parts / f"{name}.npz.tmp") as archive:
+            np.savez(archive, allow_pickle=False, **arrays)
+        shutil.rmtree(parts, ignore_errors=True)
+    return target
+
+
+def load(
+    name: str,
+    *,
+    sequence_length: int = 64,
+    limit: int | None = None,
+    folder: Folder | None = None,
+) -> Dataset:
+    """A data set, split into three parts.
+
+    The data to test with are those of the official split (digits: a random fifth). Of the other rows a tenth,
+    chosen at random but always the same, are to validate with. A text is cut into windows: the first four
+    fifths of it are to train on, the last tenth of which are to validate with, and the rest is to test with.
+
+    Args:
+        name: one of `names`.
+        sequence_length: texts: how many characters are in a window.
+        limit: how many rows each of the three parts may have at most. Which ones is random, but always the
+            same: those of a lower limit are among those of a higher one.
+        folder: where the files are; by default `folder()`.
+
+    Raises:
+        DataError: the file is missing, damaged, or does not hold what it should.
+
+    >>> load("digits")
+    Dataset(digits: 1294 to train on, 143 to validate with, 360 to test with; inputs (8, 8, 1), 10 classes)
+    """
+    _check_name(name)
+    _check_whole("sequence_length", sequence_length, 1)
+    if limit is not None:
+        _check_whole("limit", limit, 1)
+    where = _folder(folder)
+    if (file := _find(name, where)) is None:
+        raise _missing(name, where)
+    arrays = _read(name, file)
+    if name == "shakespeare":
+        return _text(name, arrays["text"], file, sequence_length, limit)
+    return _rows(name, arrays, limit)
+
+
+def order(seed: int, epoch: int, n: int) -> Array:
+    """The order in which an epoch sees n rows: a function of the seed and the epoch, and of nothing else.
+
+    The array is read-only, and the same with every version of NumPy.
+
+    >>> order(seed=0, epoch=0, n=8)
+    array([0, 2, 1, 5, 4, 3, 6, 7], dtype=int32)
+    """
+    _check_whole("seed", seed, 0)
+    _check_whole("epoch", epoch, 0)
+    _check_whole("n", n, 0, 2**31)
+    return _permutation((int(seed), int(epoch)), int(n))
+
+
+def batches(seed: int, start: int, count: int, n: int, batch_size: int) -> Array:
+    """The rows of the batches number `start` to ``start + count - 1``, of shape (count, batch_size).
+
+    Batches are numbered through all epochs. An epoch has ``n // batch_size`` of them, and leaves out the rows
+    that are left over, which are others in every epoch.
+
+    >>> batches(seed=0, start=1, count=2, n=8, batch_size=3)
+    array([[5, 4, 3],
+           [5, 3, 7]], dtype=int32)
+    """
+    _check_whole("start", start, 0)
+    _check_whole("count", count, 0)
+    _check_whole("n", n, 1, 2**31)
+    _check_whole("batch_size", batch_size, 1)
+    if n < batch_size:
+        raise InputError(f"batch_size is {batch_size}, but there are only {n} rows: take {n} or less")
+    rows = np.empty((count, batch_size), np.int32)
+    done, per_epoch = 0, n // batch_size
+    while done < count:
+        epoch, first = divmod(start + done, per_epoch)
+        last = min(per_epoch, first + count - done)
+        chosen = order(seed, epoch, n)[first * batch_size : last * batch_size]
+        rows[done : done + last - first] = chosen.reshape(-1, batch_size)
+        done += last - first
+    return rows
+
+
+@functools.lru_cache(maxsize=8)  # a run asks for an epoch piece by piece
+def _permutation(key: tuple[int, int], n: int) -> Array:
+    # A bit generator gives the same numbers with every version of NumPy, a Generator need not.
+    numbers = np.random.Philox(key=np.array(key, np.uint64)).random_raw(n)
+    result = np.argsort(numbers, kind="stable").astype(np.int32)
+    result.flags.writeable = False
+    return result
+
+
+def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
+    n = len(arrays["x_train"])
+    val, train = np.split(_permutation(_VALIDATION, n), [max(1, n // 10)])
+    # Sorted: the order of the rows has no meaning, and reading them in that of the file is faster.
+    val, train = np.sort(val[:limit]), np.sort(train[:limit])
+    test = _chosen(len(arrays["x_test"]), limit)
+    form, x_train = _FORMATS[name], arrays["x_train"][train]
+    if form.kind == "image":
+        shift, scale = np.zeros((), np.float32), np.asarray(1 / form.peak, np.float32)
+    else:
+        mean, deviation = _moments(x_train)
+        shift, scale = mean.astype(np.float32), (1 / deviation).astype(np.float32)
+    return Dataset(
+        name=name,
+        kind=form.kind,
+        classes=form.classes,
+        x_train=x_train,
+        y_train=arrays["y_train"][train],
+        x_val=arrays["x_train"][val],
+        y_val=arrays["y_train"][val],
+        x_test=arrays["x_test"][test],
+        y_test=arrays["y_test"][test],
+        shift=shift,
+        scale=scale,
+    )
+
+
+def _chosen(n: int, limit: int | None) -> Array | slice:
+    """Which of n rows to keep."""
+    return slice(None) if limit is None or limit >= n else np.sort(_permutation(_LIMIT, n)[:limit])
+
+
+def _moments(x: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each column, in blocks: a float64 copy of it all would be large.
+
+    That of a column of one value is taken to be 1.
+    """
+    blocks = [x[i : i + 100_000] for i in range(0, len(x), 100_000)]
+    mean = np.sum([block.sum(0, dtype=np.float64) for block in blocks], 0) / len(x)
+    variance = np.sum([np.square(block - mean).sum(0) for block in blocks], 0) / len(x)
+    return mean, np.sqrt(np.where(variance > 0, variance, 1))
+
+
+def _text(name: str, text: Array, file: Path, length: int, limit: int | None) -> Dataset:
+    points, codes = np.unique(text, return_inverse=True)
+    codes = codes.astype(np.int32)
+    end = len(codes) * 4 // 5
+    parts = {"train": codes[: end - end // 10], "val": codes[end - end // 10 : end], "test": codes[end:]}
+    windows = {}
+    for part, piece in parts.items():
+        rows = (len(piece) - 1) // length
+        if rows < 1:
+            raise DataError(
+                f"{file}: the {part} part of the text has {len(piece)} characters, too few for a window of"
+                f" {length} and the character after it: take a lower sequence_length, or a longer text"
+            )
+        chosen = _chosen(rows, limit)
+        windows[f"x_{part}"] = piece[: rows * length].reshape(rows, length)[chosen]
+        windows[f"y_{part}"] = piece[1 : rows * length + 1].reshape(rows, length)[chosen]
+    return Dataset(
+        name=name,
+        kind="text",
+        classes=len(points),
+        shift=np.zeros((), np.float32),
+        scale=np.ones((), np.float32),
+        characters="".join(map(chr, points)),
+        **windows,
+    )
+
+
+def _find(name: str, where: Path) -> Path | None:
+    """The file of a data set, if there is one."""
+    if name == "digits":
+        return Path(__file__).with_name("digits.npz")
+    candidates = [where / f"{name}.npz"]
+    if name == "shakespeare":
+        candidates.append(where / "shakespeare.txt")
+    return next((file for file in candidates if file.exists()), None)
+
+
+def _usable(name: str, where: Path) -> Path | None:
+    """The file of a data set, if there is one. One that cannot be used is an error."""
+    if (file := _find(name, where)) is not None:
+        _read(name, file)
+    return file
+
+
+def _missing(name: str, where: Path) -> DataError:
+    file = where / f"{name}.npz"
+    advice = f"run `pjax data get {name}`, or put {file.name} into {where}"
+    if name == "shakespeare":
+        advice += " (or the text as shakespeare.txt)"
+    if name == "cifar10" and (where / "cifar10_jpeg.npz").exists():
+        advice = f"found cifar10_jpeg.npz, which holds JPEG files: decode it to {file.name}, or {advice}"
+    return DataError(f"there is no {file}: {advice}")
+
+
+def _read(name: str, file: Path) -> dict[str, Array]:
+    """The arrays of a file, checked and in the form that `load` needs."""
+    keys = _FORMATS[name].keys
+    advice = f"Remove it and run `pjax data get {name}`, or put a good one in its place"
+    try:
+        arrays, found = _unpack(file, keys)
+    except _UNREADABLE as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{file} cannot be read: {reason}. {advice}") from error
+    if missing := [key for key in keys if key not in arrays]:
+        raise DataError(
+            f"{file} lacks {', '.join(missing)}: expected the arrays {', '.join(keys)},"
+            f" got {', '.join(found) or 'none'}. {advice}"
+        )
+    return _check(name, arrays, str(file))
+
+
+def _unpack(file: Path, keys: tuple[str, ...]) -> tuple[dict[str, Array], list[str]]:
+    """Those arrays of a file that are wanted, and the names of all it has."""
+    if file.suffix == ".txt":
+        return {"text": np.frombuffer(file.read_bytes(), np.uint8)}, ["text"]
+    with file.open("rb") as stream:
+        if not zipfile.is_zipfile(stream):
+            raise ValueError("it is no .npz archive, or has been cut off")
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in keys if key in archive.files}
+            if strange := [key for key, value in arrays.items() if not isinstance(value, np.ndarray)]:
+                raise ValueError(f"{strange[0]} is no array")
+            return arrays, list(archive.files)
+
+
+def _check(name: str, arrays: dict[str, Array], where: str) -> dict[str, Array]:
+    """The arrays in the form that `load` needs: labels as int32, tables as float32, a text as code points."""
+    if name == "shakespeare":
+        return {"text": _check_text(arrays["text"], f"{where}: text")}
+    if name == "digits":
+        return _split_digits(arrays["images"][..., None], arrays["labels"].astype(np.int32))
+    form, result = _FORMATS[name], {}
+    for part, least in (("train", 2), ("test", 1)):  # one to train on, one to validate with
+        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        result[f"x_{part}"] = _check_inputs(x, form, least, f"{where}: x_{part}")
+        result[f"y_{part}"] = _check_labels(y, form, len(x), f"{where}: y_{part}")
+    return result
+
+
+def _check_inputs(x: Array, form: _Format, least: int, where: str) -> Array:
+    # A grey image may come without its axis of one channel.
+    shapes = [form.shape[:-1], form.shape] if form.shape[-1] == 1 else [form.shape]
+    if x.ndim == 0 or x.shape[1:] not in shapes:
+        wanted = " or ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
+        raise DataError(f"{where} has shape {x.shape}, expected {wanted}")
+    if len(x) < least:
+        raise DataError(f"{where} has {len(x)} rows, expected at least {least}")
+    if form.kind == "image":
+        if x.dtype != np.uint8:
+            raise DataError(f"{where} has type {x.dtype}, expected uint8: pixels from 0 to {form.peak}")
+        return x.reshape(-1, *form.shape)
+    if x.dtype.kind != "f":
+        raise DataError(f"{where} has type {x.dtype}, expected float32")
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32, copy=False)
+    finite = np.isfinite(x).all(1)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise DataError(f"{where} has a number that is not finite in row {row}: leave out such rows")
+    return x
+
+
+def _check_labels(y: Array, form: _Format, rows: int, where: str) -> Array:
+    if y.dtype.kind not in "iu":
+        raise DataError(f"{where} has type {y.dtype}, expected whole numbers such as uint8")
+    if y.shape != (rows,):
+        raise DataError(f"{where} has shape {y.shape}, expected {(rows,)}: one label for each input")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= form.classes:
+        raise DataError(f"{where} has labels from {low} to {high}, expected 0 to {form.classes - 1}")
+    return y.astype(np.int32)
+
+
+def _check_text(text: Array, where: str) -> Array:
+    """The code points of a text that is one string, or the bytes of one in UTF-8."""
+    if text.dtype.kind == "U" and text.ndim == 0:
+        string = str(text)
+    elif text.dtype == np.uint8 and text.ndim == 1:
+        try:
+            string = text.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where} is not in UTF-8 ({error}): store it so") from error
+    else:
+        raise DataError(
+            f"{where} has type {text.dtype} and shape {text.shape}, expected one string, or its bytes in"
+            " UTF-8 as uint8 of shape (n,)"
+        )
+    if not string:
+        raise DataError(f"{where} is empty")
+    return np.frombuffer(string.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+def _split_digits(images: Array, labels: Array) -> dict[str, Array]:
+    train, test = np.split(np.random.default_rng(0).permutation(len(images)), [len(images) * 4 // 5])
+    return {
+        "x_train": images[train],
+        "y_train": labels[train],
+        "x_test": images[test],
+        "y_test": labels[test],
+    }
+
+
+def _folder(chosen: Folder | None) -> Path:
+    return folder() if chosen is None else Path(chosen)
+
+
+def _check_name(name: str) -> None:
+    if name not in _FORMATS:
+        near = difflib.get_close_matches(str(name).lower(), _FORMATS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(_FORMATS)}"
+        raise InputError(f"there is no data set {name!r}: {hint}")
+
+
+def _check_whole(option: str, value: object, least: int, end: int = 2**63) -> None:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (whole and least <= int(value) < end):  # type: ignore[call-overload]
+        raise InputError(f"{option} must be a whole number from {least} to {end - 1}, got {value!r}")
