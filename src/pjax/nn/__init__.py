@@ -1,14 +1,20 @@
 """Networks: modules with named parameters, which train by projections and by gradients alike."""
 
 from pjax.nn import initialisers as initialisers
+from pjax.nn._freeze import freeze as freeze
 from pjax.nn._module import Module as Module
 from pjax.nn._parameter import Parameter as Parameter
+from pjax.nn.attention import MultiHeadAttention as MultiHeadAttention
+from pjax.nn.containers import Concat as Concat
+from pjax.nn.containers import Sequential as Sequential
 from pjax.nn.conv import Conv2D as Conv2D
 from pjax.nn.embedding import Embedding as Embedding
 from pjax.nn.linear import Linear as Linear
 from pjax.nn.pool import GlobalMaxPool as GlobalMaxPool
 from pjax.nn.pool import MaxPool as MaxPool
+from pjax.nn.quantize import Quantize as Quantize
 from pjax.nn.relu import ReLU as ReLU
+from pjax.nn.rnn import RNN as RNN
 from pjax.numpy import cross_entropy as cross_entropy
 from pjax.numpy import margin_loss as margin_loss
 from pjax.numpy import squared_error as squared_error

@@ -39,7 +39,7 @@ def pair(owner: str, name: str, value: int | Sequence[int]) -> tuple[int, int]:
     return first, second
 
 
-def padding_setting(owner: str, padding: Padding) -> Padding:
+def padding_setting(owner: str, padding: Any) -> Padding:
     """A padding; `InputError` unless it is one that `pjax.conv` takes for two axes.
 
     >>> padding_setting("Conv2D", "same")
