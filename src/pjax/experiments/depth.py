@@ -22,6 +22,7 @@ from pjax.errors import InputError
 from pjax.experiments import models
 from pjax.experiments.methods import LABELS, check_name, make
 from pjax.experiments.results import read_lines, write_atomically
+from pjax.experiments.train import device as current_device
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 METHODS = ("sgd", "adam", "dr", "ap", "cp")
@@ -48,6 +49,13 @@ class Row:
     compile_seconds: float
     """Tracing and compiling."""
     device: str
+
+    def __str__(self) -> str:
+        memory = "" if self.temp_bytes is None else f", {self.temp_bytes / 1024:.1f} KiB"
+        label = f"{LABELS.get(self.method, self.method)} with {self.depth} hidden layers"
+        return (
+            f"{label}: {self.ms_per_step:.3g} ms per step{memory}, compiled in {self.compile_seconds:.1f} s"
+        )
 
 
 def run(
@@ -77,7 +85,7 @@ def run(
     for name in methods:
         check_name("method", name, LABELS)
     path = Path(out) / FILE
-    device = jax.devices()[0].device_kind
+    device = current_device()
     rows = list(read(out)) if path.exists() else []
     # A line that a killed process left half must not become the start of the next one.
     write_atomically(path, b"".join(_line(row) for row in rows))
@@ -135,7 +143,7 @@ def measure(name: str, depth: int, *, repeats: int = 20) -> Row:
         ms_per_step=1000 * statistics.median(times) / STEPS,
         temp_bytes=None if memory is None else int(memory.temp_size_in_bytes),
         compile_seconds=compile_seconds,
-        device=jax.devices()[0].device_kind,
+        device=current_device(),
     )
 
 

@@ -87,7 +87,7 @@ def require() -> None:
 
 
 @styled
-def training_curves(runs: Sequence[Run], x: Axis = "steps") -> Any:
+def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None = None) -> Any:
     """Test accuracy over steps or seconds: a panel per architecture, a line per method.
 
     Lines are means over seeds, bands one standard deviation. A method that stopped goes on as a dotted line
@@ -95,13 +95,9 @@ def training_curves(runs: Sequence[Run], x: Axis = "steps") -> Any:
     """
     runs = _started(runs)
     names = sort_architectures({run.architecture for run in runs})
-    what = "training steps" if x == "steps" else "training time"
-    figure, axes = panels(
-        len(names),
-        f"{describe(runs)}: test accuracy over {what}",
-        about(runs),
-        titles=[spell(n) for n in names],
-    )
+    title = title or f"test accuracy over {'training steps' if x == 'steps' else 'training time'}"
+    head = f"{describe(runs)}: {title}"
+    figure, axes = panels(len(names), head, about(runs), titles=[spell(name) for name in names])
     _scales(axes, runs, x)
     for axis, name in zip(axes, names, strict=True):
         shown = sort_methods(run for run in runs if run.architecture == name)
@@ -192,7 +188,7 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
     accuracies = np.concatenate([*(mean for _, mean, _ in lines), printed])
     for axis in axes:
         accuracy_scale(axis, accuracies)
-        if starts and max(ends) > 8 * min(ends):
+        if starts and max(ends) > 4 * min(ends):
             axis.set_xscale("log", nonpositive="mask")
             axis.set_xlim(min(starts) * 0.9, max(ends) * 1.12)
             decades(axis.xaxis, *axis.get_xlim())
@@ -240,7 +236,7 @@ def memory_over_depth(rows: Sequence[Row]) -> Any:
     def kib(row: Row) -> float:
         return (row.temp_bytes or 0) / 1024
 
-    what = "beside parameters and state, as the compiler reports it"
+    what = "beside parameters and state"
     return _over_depth(rows, kib, "Temporary memory over depth", "temporary memory (KiB)", what)
 
 

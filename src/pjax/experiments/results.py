@@ -254,6 +254,7 @@ class Run:
 
 
 _CONFIG = {"data": str, "model": str, "method": str, "widths": list, "skip": bool, "seeds": list}
+_CONFIG |= dict.fromkeys(("batch_size", "steps_per_batch", "max_steps", "check_every", "patience"), int)
 
 
 def read_run(folder: str | Path) -> Run:

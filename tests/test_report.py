@@ -1,0 +1,543 @@
+"""Results of experiments: metrics, folders, the paper's figures, tables and plots."""
+# ruff: noqa: RUF001 - tables have minus signs, dashes and crosses
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import math
+import re
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pjax.errors import InputError, PjaxError
+from pjax.experiments import paper, results
+from pjax.experiments._drawing import spread_apart
+from pjax.experiments._tables import escape
+from pjax.experiments.depth import Row
+from pjax.experiments.report import report
+
+# --- Metrics ---
+
+accuracies = st.lists(st.floats(0, 100), min_size=1, max_size=40)
+
+
+@given(accuracies, st.floats(0.01, 1))
+def test_steps_to_a_fraction_are_those_of_the_first_check_that_reaches_it(validation, fraction):
+    steps = [1000 * (i + 1) for i in range(len(validation))]
+    reached = [s for s, v in zip(steps, validation, strict=True) if v >= fraction * max(validation)]
+    assert results.steps_to_fraction(steps, validation, fraction) == min(reached)
+
+
+@given(accuracies, st.integers(1, 8))
+def test_stops_when_the_last_checks_are_no_better_than_those_before(validation, patience):
+    before, last = validation[:-patience], validation[-patience:]
+    expected = bool(before) and max(last) <= max(before)
+    assert results.should_stop(validation, patience) == expected
+
+
+@given(accuracies)
+def test_a_summary_takes_the_test_accuracy_of_the_best_validation(validation):
+    steps = [500 * (i + 1) for i in range(len(validation))]
+    test = [float(i) for i in range(len(validation))]
+    made = results.summarise(
+        3,
+        steps=steps,
+        seconds=[s / 1000 for s in steps],
+        validation=validation,
+        test=test,
+        train=50.0,
+        stopped="limit",
+    )
+    best = validation.index(max(validation))
+    assert (made.seed, made.test, made.best_step) == (3, best, steps[best])
+    assert made.best_validation == max(validation)
+    assert made.steps <= made.best_step <= made.last_step == steps[-1]
+    assert made.seconds == made.steps / 1000
+    assert made.ms_per_step == pytest.approx(1.0)
+
+
+def test_nothing_stops_before_the_first_check():
+    assert not results.should_stop([], 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: results.best_check([]), "one validation accuracy per check"),
+        (lambda: results.best_check([1.0, math.nan]), "finite"),
+        (lambda: results.steps_to_fraction([1], [1.0, 2.0]), "steps has 1, validation has 2"),
+        (lambda: results.check_at_fraction([1.0], 0), "fraction"),
+        (lambda: results.should_stop([1.0], 0), "patience"),
+        (lambda: results.Spread.of([]), "at least one"),
+        (lambda: results.architecture([]), "at least one hidden layer"),
+    ],
+)
+def test_metrics_refuse_what_has_no_answer(call, says):
+    with pytest.raises(InputError, match=says):
+        call()
+
+
+# --- The paper ---
+
+
+def test_the_paper_has_its_rows():
+    counts = {}
+    for row in paper.rows():
+        counts[row.model, row.data] = counts.get((row.model, row.data), 0) + 1
+    assert counts == {
+        ("mlp", "mnist"): 21,
+        ("mlp", "cifar10"): 21,
+        ("mlp", "higgs"): 21,
+        ("cnn", "mnist"): 19,
+        ("cnn", "cifar10"): 19,
+        ("rnn", "shakespeare"): 12,
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "metric", "mean", "std"),
+    [
+        (("mnist", "mlp", "1x128", "sgd"), "seconds", 171.4, 21.4),
+        (("mnist", "mlp", "1x128", "ff-sgd"), "test", 12.7, 1.9),
+        (("mnist", "mlp", "4x128", "dr"), "test", 85.5, 0.6),
+        (("mnist", "mlp", "4x128+skip", "cp"), "ms_per_step", 0.55, 0.0),
+        (("cifar10", "mlp", "1x256", "fa"), "train", 73.4, 2.9),
+        (("cifar10", "mlp", "4x256+skip", "adam"), "train", 89.2, 6.0),
+        (("higgs", "mlp", "1x256", "ff-sgd"), "steps_k", 152.8, 191.6),
+        (("higgs", "mlp", "4x256", "ap"), "steps_k", 3.4, 6.8),
+        (("mnist", "cnn", "4x16", "dr"), "seconds", 7713.7, 3959.3),
+        (("cifar10", "cnn", "4x16+skip", "cp"), "test", 33.7, 1.2),
+        (("shakespeare", "rnn", "1x256", "adam"), "test", 49.9, 0.0),
+        (("shakespeare", "rnn", "4x128+skip", "ap"), "ms_per_step", 14.44, 0.01),
+    ],
+)
+def test_figures_of_the_paper(key, metric, mean, std):
+    assert getattr(paper.lookup(*key), metric) == results.Spread(mean, std)
+
+
+def test_a_row_is_found_by_name_by_label_and_with_the_papers_operator():
+    by_name = paper.lookup("mnist", "mlp", "1x128", "ff-adam")
+    assert by_name is not None
+    assert paper.lookup("mnist", "mlp", "1x128", "FF (Adam)") is by_name
+    exact = paper.lookup("mnist", "mlp", "1x128", "dr")
+    assert exact is not None
+    assert paper.lookup("mnist", "mlp", "1x128", "dr-fp") is exact
+    assert paper.lookup("digits", "mlp", "1x128", "dr") is None
+
+
+def test_the_papers_deviations_divide_by_the_number_of_seeds():
+    """Its steps are whole thousands over five seeds; only then do such seeds exist for every row."""
+    for row in paper.rows():
+        total = round(5 * row.steps_k.mean)
+        assert total == pytest.approx(5 * row.steps_k.mean)
+        low, high = (max(0, row.steps_k.std + d) ** 2 * 5 + total**2 / 5 for d in (-0.05, 0.05))
+        # The sum of five squares, which is odd where the sum of the five numbers is.
+        assert any(s % 2 == total % 2 for s in range(math.ceil(low - 1e-6), math.floor(high + 1e-6) + 1))
+
+
+# --- Folders ---
+
+CONFIG = {
+    "data": "mnist",
+    "model": "mlp",
+    "widths": [128],
+    "skip": False,
+    "method": "dr",
+    "seeds": [0, 1],
+    "batch_size": 256,
+    "steps_per_batch": 50,
+    "max_steps": 8000,
+    "check_every": 1000,
+    "patience": 5,
+    "quick": False,
+    "device": "A_device & 100% #1",
+}
+
+
+def write(parent, *, test=(95.0, 96.0), last=(8000, 6000), results_too=True, **changes):
+    """A run whose test accuracies end at the given values, and its folder."""
+    config = CONFIG | changes
+    name = f"{results.architecture(config['widths'], config['skip'])}-{config['method']}"
+    folder = parent / name
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    seeds = range(len(config["seeds"]))
+    lines = []
+    for step in range(1000, max(last[s] for s in seeds) + 1, 1000):
+        values = [test[s] * (1 - 0.5 ** (step / 1000)) if step <= last[s] else None for s in seeds]
+        losses = [None if v is None else 2.3 * (1 - v / 101) for v in values]
+        line = {"step": step, "seconds": step / 4000, "loss": losses, "validation": values, "test": values}
+        lines.append(json.dumps(line) + "\n")
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    if results_too:
+        made = [
+            results.SeedResult(
+                seed, test[s], 97.0, 4000 + 1000 * s, 1.0 + s, 0.25, 96.5, 5000, last[s], "patience"
+            )
+            for s, seed in enumerate(config["seeds"])
+        ]
+        (folder / "results.jsonl").write_text("".join(json.dumps(r.as_json()) + "\n" for r in made))
+    return folder
+
+
+def test_a_folder_is_read(tmp_path):
+    run = results.read_run(write(tmp_path))
+    assert run.finished
+    assert (run.architecture, run.method, run.seeds) == ("1x128", "dr", (0, 1))
+    assert run.test == results.Spread(95.5, 0.5)
+    assert run.steps_k == results.Spread(4.5, 0.5)
+    assert run.seconds == results.Spread(1.5, 0.5)
+    assert [check.step for check in run.checks] == list(range(1000, 8001, 1000))
+    assert math.isnan(run.checks[-1].test[1])
+    assert run.results[1].as_json()["last_step"] == 6000
+
+
+def test_an_unfinished_run_and_a_torn_line(tmp_path):
+    folder = write(tmp_path, results_too=False)
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 9000, "seconds": 1.5, "lo')
+    run = results.read_run(folder)
+    assert not run.finished
+    assert run.test is None
+    assert len(run.checks) == 8
+    (folder / "metrics.jsonl").unlink()
+    assert results.read_run(folder).checks == ()
+
+
+def test_one_of_two_seeds_is_unfinished(tmp_path):
+    folder = write(tmp_path)
+    path = folder / "results.jsonl"
+    path.write_text(path.read_text()[:-20])
+    run = results.read_run(folder)
+    assert not run.finished
+    assert [result.seed for result in run.results] == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        ("metrics.jsonl", '"step": 2000', '"step" 2000', r"metrics\.jsonl, line 2: not JSON"),
+        (
+            "metrics.jsonl",
+            '"step": 2000',
+            '"step": 2000.5',
+            r"metrics\.jsonl, line 2: 'step' must be a whole",
+        ),
+        (
+            "metrics.jsonl",
+            '"seconds": 0.25',
+            '"seconds": "x"',
+            r"line 1: 'seconds' must be a number, got 'x'",
+        ),
+        ("metrics.jsonl", '"test": [', '"test": [1.0, ', r"line 1: 'test' must be a list of 2 numbers"),
+        (
+            "results.jsonl",
+            '"train"',
+            '"trian"',
+            r"results\.jsonl, line 1: 'train' is missing; it has .*trian",
+        ),
+        ("results.jsonl", '{"seed": 0', '[]\n{"seed": 0', r"line 1: expected a JSON object, got \[\]"),
+        ("config.json", '"method"', '"methud"', r"config\.json: 'method' is missing"),
+        ("config.json", "[128]", "[12.8]", r"config\.json: 'widths' must be a whole number, got 12\.8"),
+        ("config.json", "[128]", "[]", r"config\.json: 'widths' is empty"),
+        ("config.json", "false", '"no"', r"config\.json: 'skip' must be a bool, got 'no'"),
+        ("config.json", "{", "", r"config\.json: not JSON"),
+    ],
+)
+def test_a_malformed_file_is_named_with_its_line(tmp_path, name, old, new, says):
+    path = write(tmp_path) / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=says):
+        results.read_run(path.parent)
+
+
+def test_no_run_at_all(tmp_path):
+    with pytest.raises(InputError, match="expected the folder of a run"):
+        results.read_run(tmp_path)
+    with pytest.raises(InputError, match="no such folder"):
+        results.read_runs(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="pjax compare"):
+        report(tmp_path)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "file"
+    results.write_atomically(path, b"old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(results.os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        results.write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+# --- Tables ---
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A block with all three architectures, a quick one, a method without row, and a depth study."""
+    block = tmp_path / "mlp-mnist"
+    write(block)
+    write(block, method="dr-fp", test=(94.0, 94.5))
+    write(block, method="adam", test=(98.2, 98.1), last=(2000, 1000))
+    write(block, method="dm", test=(90.0, 91.0))
+    write(block, widths=[128] * 4, test=(85.0, 85.4))
+    write(block, widths=[128] * 4, method="sgd", results_too=False)
+    write(block, widths=[128] * 4, skip=True, test=(80.0, 81.0))
+    quick = {"quick": True, "seeds": [0], "batch_size": 64, "max_steps": 2500}
+    write(tmp_path / "quick" / "cnn-cifar10", data="cifar10", model="cnn", widths=[32], test=(27.0,), **quick)
+    rows = [
+        Row(method, depth, 16, 784, 50, 3, 0.01 * depth * rank, 4096 * depth * rank, 1.5, "GPU")
+        for depth in (1, 2, 4)
+        for rank, method in enumerate(("sgd", "dr"), start=1)
+    ]
+    (tmp_path / "depth").mkdir()
+    lines = "".join(json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
+    (tmp_path / "depth" / "steps.jsonl").write_text(lines)
+    return tmp_path
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_markdown(folder):
+    made = report(folder, formats=("md",), plots=())
+    assert made.paths == (folder / "report.md",)
+    text = made.paths[0].read_text(encoding="utf-8")
+    full, quick, depth = (
+        text.index(t) for t in ("## MLP on MNIST", "## CNN on CIFAR-10 (quick", "## Depth on GPU")
+    )
+    assert full < quick < depth
+    block = text[full:quick]
+    assert (
+        "Full version: 2 seeds, A_device & 100% #1, batches of 256; at most 8,000 steps on 160 batches"
+        in block
+    )
+    assert "at most 8,000 steps on 8,000 batches for the others" in block
+    assert "Unfinished: 4 × 128 SGD (2 of 2 seeds)." in block
+    rows = [cells(line) for line in block.splitlines() if line.startswith("|")][2:]
+    assert [(row[0], row[1]) for row in rows] == [
+        ("1 × 128", "Adam"),
+        ("", "DR"),
+        ("", "DM"),
+        ("", "DR, fixed point"),
+        ("4 × 128", "SGD"),
+        ("", "DR"),
+        ("4 × 128 + skip", "DR"),
+    ]
+    dr, dm, unfinished = rows[1], rows[2], rows[4]
+    assert dr[2:5] == ["95.5 ± 0.5", "95.8 ± 0.6", "−0.3"]
+    assert dr[5:] == [
+        *("97.0 ± 0.0", "96.9 ± 0.7"),
+        *("4.5 ± 0.5", "16.6 ± 3.3"),
+        *("1.50 ± 0.50", "3.7 ± 0.7"),
+        *("0.250 ± 0.000", "0.22 ± 0.00"),
+    ]
+    assert dm[3:5] == ["–", "–"]
+    assert dm[2] == "90.5 ± 0.5"
+    assert unfinished[2:5] == ["–", "96.9 ± 0.2", "–"]
+    said = text[quick:depth]
+    assert "Quick version, not trained to the end: 1 seed" in said
+    assert "batches of 64; at most 2,500 steps on 50 batches" in said
+    assert "| 1 × 32 | DR | 27.0 | 27.6 ± 0.6 | −0.6 |" in said
+    assert "| DR | 0.0200 | 0.0400 | 0.0800 |" in text[depth:]
+    assert "| DR | 8.00 | 16.0 | 32.0 |" in text[depth:]
+
+
+def test_csv_parses_back(folder):
+    made = report(folder, folder / "elsewhere", formats=("csv",), plots=())
+    assert made.paths == (folder / "elsewhere" / "report.csv",)
+    rows = list(csv.DictReader(io.StringIO(made.paths[0].read_text(encoding="utf-8"))))
+    assert len(rows) == 8
+    found = {(row["architecture"], row["method"]): row for row in rows}
+    dr = found["1x128", "dr"]
+    assert dr["device"] == "A_device & 100% #1"
+    assert (dr["quick"], dr["seeds"], dr["finished_seeds"]) == ("false", "2", "2")
+    expected = {"test_mean": 95.5, "test_std": 0.5, "paper_test_mean": 95.8, "test_difference": -0.3}
+    expected |= {"steps_k_mean": 4.5, "paper_seconds_std": 0.7}
+    assert {name: float(dr[name]) for name in expected} == pytest.approx(expected)
+    assert found["1x128", "dm"]["paper_test_mean"] == ""
+    assert found["4x128", "sgd"]["test_mean"] == ""
+    assert found["4x128", "sgd"]["finished_seeds"] == "0"
+    assert found["1x32", "dr"]["quick"] == "true"
+
+
+def test_latex_is_balanced_and_escaped(folder):
+    (path,) = report(folder, formats=("tex",), plots=()).paths
+    text = path.read_text(encoding="utf-8")
+    assert text.isascii()
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert r"A\_device \& 100\% \#1" in body
+    for environment in ("table", "tabular"):
+        assert body.count(rf"\begin{{{environment}}}") == body.count(rf"\end{{{environment}}}") == 5
+    plain = re.sub(r"\\[{}%&#_$\\]", "", body)
+    assert plain.count("{") == plain.count("}")
+    assert plain.count("$") % 2 == 0
+    assert "%" not in plain.replace("{%\n", "")
+    for match in re.finditer(r"\\begin\{tabular\}\{@\{\}(\w+)@\{\}\}(.*?)\\end\{tabular\}", body, re.DOTALL):
+        columns, rows = len(match[1]), match[2].split(r"\\")[:-1]
+        for row in rows:
+            spans = [int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
+            assert len(re.findall(r"(?<!\\)&", row)) + 1 + sum(spans) == columns, row
+    assert r"\multirow{4}{*}{1 $\times$ 128} & Adam & 98.2 $\pm$ 0.1 &" in body
+    assert r" & DR & 95.5 $\pm$ 0.5 & 95.8 $\pm$ 0.6 & $-$0.3 &" in body
+    assert r"\caption{CNN on CIFAR-10 (quick version). Quick version, not trained to the end" in body
+
+
+def test_every_special_character_is_escaped():
+    assert escape("a_b{c}\\^~$ 5 %") == (
+        r"a\_b\{c\}\textbackslash{}\textasciicircum{}\textasciitilde{}\$ 5 \%"
+    )
+
+
+def test_runs_on_two_devices_are_two_tables(tmp_path):
+    write(tmp_path, device="one")
+    write(tmp_path, device="two", method="ap", test=(90.0, 91.0))
+    text = report(tmp_path, formats=("md",), plots=()).paths[0].read_text(encoding="utf-8")
+    assert text.count("## MLP on MNIST") == 2
+    assert "2 seeds, one," in text
+    assert "2 seeds, two," in text
+
+
+def test_two_runs_of_a_method_are_told_apart(tmp_path):
+    write(tmp_path).rename(tmp_path / "first")
+    write(tmp_path, test=(90.0, 91.0))
+    text = report(tmp_path, formats=("md",), plots=()).paths[0].read_text(encoding="utf-8")
+    assert "DR (first)" in text
+    assert "DR (1x128-dr)" in text
+
+
+def test_diverged_and_cut_runs_are_named(tmp_path):
+    path = write(tmp_path) / "results.jsonl"
+    path.write_text(path.read_text().replace("patience", "diverged", 1).replace("patience", "limit", 1))
+    text = report(tmp_path, formats=("md",), plots=()).paths[0].read_text(encoding="utf-8")
+    assert "Diverged: 1 × 128 DR (1 of 2 seeds)." in text
+    assert "Cut at the largest number of steps: 1 × 128 DR (1 of 2 seeds)." in text
+
+
+def test_unknown_formats_are_refused(folder):
+    with pytest.raises(InputError, match="'pdf'"):
+        report(folder, formats=("pdf",), plots=())
+    with pytest.raises(InputError, match="'gif'"):
+        report(folder, formats=("md",), plots=("gif",))
+
+
+# --- Plots ---
+
+FIGURES = [
+    *(f"mlp-mnist-{name}" for name in ("steps", "seconds", "depth-and-skip", "prox")),
+    *(f"quick-cnn-cifar10-{name}" for name in ("steps", "seconds")),
+    *(f"depth-{name}" for name in ("time", "memory")),
+]
+
+
+def test_plots(folder):
+    made = report(folder, formats=("md",))
+    names = {f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg")}
+    assert {path.name for path in made.paths} == names | {"report.md"}
+    text = made.paths[0].read_text(encoding="utf-8")
+    for path in made.paths[1:]:
+        data = path.read_bytes()
+        if path.suffix == ".png":
+            assert data.startswith(b"\x89PNG")
+            assert 10_000 < len(data) < 300_000
+            assert f"(figures/{path.name})" in text
+        else:
+            assert b"</svg>" in data
+            assert b"<dc:date>" not in data
+            assert 10_000 < len(data) < 400_000
+
+
+def test_plots_are_the_same_bytes_again(tmp_path):
+    write(tmp_path)
+    first = {path.name: path.read_bytes() for path in report(tmp_path).paths}
+    again = {path.name: path.read_bytes() for path in report(tmp_path).paths}
+    assert first == again
+
+
+def test_lines_of_a_figure(tmp_path):
+    from pjax.experiments import plots
+
+    write(tmp_path)
+    write(tmp_path, method="adam", test=(98.2, 98.0), last=(2000, 1000))
+    figure = plots.training_curves(results.read_runs(tmp_path))
+    (axis,) = figure.axes
+    words = " ".join(text.get_text() for text in [*figure.texts, *axis.texts])
+    for word in ("MLP on MNIST", "A_device", "2 seeds", "DR 95.5", "Adam 98.1", "the paper, 5 seeds"):
+        assert word in words
+    diamonds = {line.get_ydata()[0] for line in axis.lines if line.get_marker() == "D"}
+    assert diamonds == {95.8, 98.1}
+    colours = {line.get_color() for line in axis.lines}
+    assert {plots.COLOURS["dr"], plots.COLOURS["adam"]} <= colours
+
+
+def test_a_seed_that_stopped_keeps_its_last_value(tmp_path):
+    from pjax.experiments import plots
+
+    run = results.read_run(write(tmp_path))
+    values = plots.per_seed(run, "test")
+    assert np.isfinite(values).all()
+    assert (values[5:, 1] == values[5, 1]).all()
+    steps, mean, std = plots.curve(run)
+    assert steps[-1] == 8000
+    assert mean[-1] == pytest.approx(values[-1].mean())
+    assert std[-1] == pytest.approx(values[-1].std())
+    seconds, _, _ = plots.curve(run, "seconds")
+    assert seconds[-1] == 2.0
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_the_plot_of_one_run(tmp_path, seeds):
+    from pjax.experiments import plots
+
+    folder = write(tmp_path, seeds=seeds, data="digits", results_too=len(seeds) == 2)
+    path = plots.plot_run(folder)
+    assert path == folder / "run.png"
+    assert path.stat().st_size > 10_000
+
+
+def test_nothing_to_plot(tmp_path):
+    from pjax.experiments import plots
+
+    folder = write(tmp_path, results_too=False)
+    (folder / "metrics.jsonl").write_text("")
+    with pytest.raises(InputError, match="no check yet"):
+        plots.plot_run(folder)
+    with pytest.raises(InputError, match="no run has a check"):
+        plots.training_curves(results.read_runs(tmp_path))
+    assert [path.name for path in report(tmp_path, formats=("csv",)).paths] == ["report.csv"]
+
+
+def test_without_matplotlib(folder, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(PjaxError, match=r'pip install "pjax-learn\[experiments\]"'):
+        report(folder)
+    assert not (folder / "report.md").exists()
+    assert report(folder, plots=()).paths
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.01, 0.2))
+def test_labels_do_not_overlap_and_keep_their_order(positions, gap):
+    placed = spread_apart(positions, gap)
+    ranks = sorted(range(len(positions)), key=positions.__getitem__)
+    moved = [placed[i] for i in ranks]
+    assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(moved))
+    assert np.mean(placed) == pytest.approx(np.mean(positions))
+    distances = [b - a for a, b in itertools.pairwise(sorted(positions))]
+    if all(d >= gap for d in distances):
+        assert placed == pytest.approx(positions)
