@@ -1,0 +1,21 @@
+"""The command line, `pjax` or `python -m pjax`."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say what to install for it."""
+    try:
+        import matplotlib  # noqa: F401
+        import optax  # noqa: F401
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError as error:
+        sys.exit(f'pjax: the command line needs {error.name}: pip install "pjax-learn[experiments]"')
+    from pjax.experiments.cli import app
+
+    app(prog_name="pjax")
+
+
+if __name__ == "__main__":
+    main()

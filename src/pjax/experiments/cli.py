@@ -1,0 +1,351 @@
+"""The command line: a thin layer over `data`, `train`, `compare` and `report`."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.progress
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pjax.errors import InputError, PjaxError
+from pjax.experiments import data as datasets
+from pjax.experiments import methods
+from pjax.experiments.config import Config, parse_widths
+from pjax.experiments.results import Run
+from pjax.experiments.train import Progress
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+app = typer.Typer(
+    help="Train networks by projections, and compare with other methods.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Data sets: which there are, and getting them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@contextlib.contextmanager
+def _messages(interrupted: str = "") -> Iterator[None]:
+    """Errors of pjax as a message and the exit code 2; an interrupt with advice and the exit code 130."""
+    try:
+        yield
+    except PjaxError as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        errors.print(f"\ninterrupted; {escape(interrupted)}" if interrupted else "\ninterrupted")
+        raise typer.Exit(130) from None
+
+
+def _version(value: bool) -> None:
+    if value:
+        console.print(f"pjax-learn {metadata.version('pjax-learn')}, jax {metadata.version('jax')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+# --- data ---
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show the data sets, and whether they are here."""
+    table = Table("name", "where", box=None)
+    for name in datasets.names():
+        here = datasets.path(name)
+        table.add_row(name, escape(str(here)) if here.exists() else f"not here: pjax data get {name}")
+    console.print(table)
+    console.print(f"folder: {escape(str(datasets.folder()))}", soft_wrap=True)
+
+
+@data_app.command("get")
+def data_get(
+    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(datasets.names())}.")],
+) -> None:
+    """Download data sets into $PJAX_DATA, or the user's cache; what has arrived is kept when interrupted."""
+    with _messages("start again to go on"):
+        for name in names:
+            methods.check_name("NAME", name, datasets.names())
+        for name in names:
+            with _download_bar() as show:
+                path = datasets.get(name, progress=show)
+            console.print(f"{name}: {escape(str(path))}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _download_bar() -> Iterator[Any]:
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.DownloadColumn(),
+        rich.progress.TransferSpeedColumn(),
+        rich.progress.TimeRemainingColumn(),
+    )
+    with rich.progress.Progress(*columns, console=console) as bar:
+        tasks: dict[str, rich.progress.TaskID] = {}
+
+        def show(done: int, total: int | None, what: str) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(escape(what), total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield show
+
+
+# --- train ---
+
+Methods = ", ".join(methods.LABELS)
+
+
+@app.command()
+def train(
+    context: typer.Context,
+    data: Annotated[str, typer.Option(help=f"Data set: {', '.join(datasets.names())}.")] = "digits",
+    model: Annotated[
+        str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")
+    ] = None,
+    widths: Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")] = None,
+    method: Annotated[str, typer.Option(help=f"One of {Methods}.")] = "dr",
+    seed: Annotated[int, typer.Option(help="Decides initial values and the order of the data.")] = 0,
+    batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
+    steps_per_batch: Annotated[int, typer.Option(help="Projection steps on one batch.")] = 50,
+    max_steps: Annotated[int, typer.Option(help="Stop after so many steps at the latest.")] = 20_000,
+    check_every: Annotated[int, typer.Option(help="Steps between checks of the accuracy.")] = 1000,
+    patience: Annotated[int, typer.Option(help="Checks without improvement to stop after; 0: never.")] = 5,
+    learning_rate: Annotated[float | None, typer.Option(help="Of methods that have one.")] = None,
+    loss_scale: Annotated[float, typer.Option(help="Factor of the loss in its proximal operator.")] = 5.0,
+    consensus: Annotated[str, typer.Option(help="paper or exact.")] = "paper",
+    sequence_length: Annotated[int, typer.Option(help="Characters in a window of text.")] = 64,
+    folder: Annotated[Path | None, typer.Option(help="Of the run; by default a new one in runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+) -> None:
+    """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
+    from pjax.experiments import plots
+    from pjax.experiments import train as training
+
+    with _messages():
+        if resume is None:
+            config = default_config(
+                data,
+                method,
+                model=model,
+                widths=widths,
+                seeds=(seed,),
+                batch_size=batch_size,
+                steps_per_batch=steps_per_batch,
+                max_steps=max_steps,
+                check_every=check_every,
+                patience=patience,
+                learning_rate=learning_rate,
+                loss_scale=loss_scale,
+                consensus=consensus,
+                sequence_length=sequence_length,
+            )
+            where = folder or training.new_folder(config)
+        else:
+            config, where = None, resume
+            if others := [f"--{name.replace('_', '-')}" for name in _given(context) if name != "resume"]:
+                raise InputError(
+                    f"--resume takes all settings from the run's folder: drop {', '.join(others)}"
+                )
+    with _messages(f"go on with: pjax train --resume {where}"), _training_bar() as show:
+        run = training.train(config, where, resume=resume is not None, progress=lambda p: show("", p))
+    with _messages():
+        plot = plots.plot_run(where)
+        _print_results([run])
+        console.print(f"plot:   {escape(str(plot))}\nfolder: {escape(str(where))}", soft_wrap=True)
+
+
+def _given(context: typer.Context) -> list[str]:
+    """The parameters that the command line names."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def default_config(
+    data: str, method: str, *, model: str | None = None, widths: str | None = None, **settings: Any
+) -> Config:
+    """A configuration with what suits the data where something is left open.
+
+    >>> config = default_config("mnist", "dr")
+    >>> config.model, config.widths, config.batch_size
+    ('mlp', (128,), 256)
+    """
+    methods.check_name("data", data, datasets.names())
+    model = model or ("rnn" if data == "shakespeare" else "mlp")
+    sizes = {"cnn": "4x16+skip", "rnn": "1x256", "digits": "1x64", "mnist": "1x128"}
+    parsed, skip = parse_widths(widths or sizes.get(model) or sizes.get(data) or "1x256")
+    small = {"digits": 128, "shakespeare": 32}
+    settings = {k: v for k, v in settings.items() if v is not None}
+    return Config(
+        data=data, model=model, widths=parsed, skip=skip, method=method,
+        **{"batch_size": small.get(data, 256)} | settings,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _training_bar() -> Iterator[Any]:
+    """A function that shows progress: as a bar on a terminal, as lines elsewhere."""
+    if not console.is_terminal:
+        yield _Lines().show
+        return
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(bar_width=24),
+        rich.progress.TextColumn("{task.completed:,.0f}/{task.total:,} steps"),
+        rich.progress.TextColumn("{task.fields[state]}"),
+        rich.progress.TimeElapsedColumn(),
+    )
+    with rich.progress.Progress(*columns, console=console) as bar:
+        tasks: dict[str, rich.progress.TaskID] = {}
+        accuracy: dict[str, str] = {}
+
+        def show(name: str, p: Progress) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(escape(name), total=p.max_steps, state="")
+            if not math.isnan(p.test):
+                accuracy[name] = f"validation {p.validation:.1f} % test {p.test:.1f} %"
+            parts = [p.message] if p.message else [f"loss {p.loss:.3f}", accuracy.get(name, "")]
+            if not math.isnan(p.ms_per_step):
+                parts.append(f"{p.ms_per_step:.3g} ms/step")
+            bar.update(tasks[name], completed=p.step, state=" ".join(filter(None, parts)))
+
+        yield show
+
+
+class _Lines:
+    """One line for each check, not oftener than once a second for one run."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, float] = {}
+
+    def show(self, name: str, p: Progress) -> None:
+        now = time.monotonic()
+        if math.isnan(p.test) or (now - self.last.get(name, -1.0) < 1.0 and p.step < p.max_steps):
+            return
+        self.last[name] = now
+        title = f"{name}: " if name else ""
+        console.print(
+            f"{title}step {p.step:,.0f}  loss {p.loss:.4f}  validation {p.validation:.2f} %  "
+            f"test {p.test:.2f} %  {p.ms_per_step:.3g} ms/step",
+            soft_wrap=True,
+        )
+
+
+def _print_results(runs: list[Run]) -> None:
+    table = Table("run", "test %", "train %", "steps", "seconds", "ms/step", "ended", box=None)
+    for run in runs:
+        label = methods.LABELS[run.method]
+        for r in run.results:
+            table.add_row(
+                f"{run.data} {run.model} {run.architecture} {label}, seed {r.seed}",
+                f"{r.test:.2f}",
+                f"{r.train:.2f}",
+                f"{r.steps:,}",
+                f"{r.seconds:.2f}",
+                f"{r.ms_per_step:.3g}",
+                f"{r.stopped} at {r.last_step:,}",
+            )
+    console.print(table)
+    console.print(
+        "test, train: of the parameters with the best validation accuracy; steps, seconds: to 99 % of it"
+    )
+
+
+# --- compare ---
+
+
+@app.command()
+def compare(
+    preset: Annotated[
+        list[str] | None,
+        typer.Option(help="A block of the paper's tables, such as mlp-mnist, or depth; may be repeated."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All presets.")] = False,
+    quick: Annotated[bool, typer.Option(help="A small version: minutes on two cores.")] = False,
+    methods_: Annotated[
+        str | None, typer.Option("--methods", help="Some of the methods, as in dr,ap,adam.")
+    ] = None,
+    architectures: Annotated[
+        str | None, typer.Option(help="Some of the architectures, as in 1x128,4x128+skip.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Stop each run after so many steps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
+    together: Annotated[
+        bool | None,
+        typer.Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results"),
+) -> None:
+    """Compare methods as the paper's tables do. Start again to go on with what was interrupted."""
+    from pjax.experiments import compare as comparing
+    from pjax.experiments import depth
+
+    known = [*comparing.PRESETS, "depth"]
+    with _messages(f"start again to go on; results so far are in {folder}"):
+        if bool(preset) == every:
+            raise typer.BadParameter(
+                f"name one or more, of {', '.join(known)}, or all", param_hint="--preset"
+            )
+        for name in preset or ():
+            methods.check_name("preset", name, known)
+        for name in known if every else preset or ():
+            with _training_bar() as show:
+                if name == "depth":
+                    depth.run(folder / "depth", progress=lambda line: console.print(escape(str(line))))
+                    continue
+                runs = comparing.compare(
+                    name,
+                    folder,
+                    quick=quick,
+                    only_methods=_names(methods_),
+                    only_architectures=_names(architectures),
+                    progress=show,
+                    together=together,
+                    seeds=None if seeds is None else tuple(range(seeds)),
+                    max_steps=max_steps,
+                    batch_size=batch_size,
+                )
+            _print_results(list(runs))
+        console.print(f"results: {escape(str(folder))}; tables and plots: pjax report {escape(str(folder))}")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+# --- report ---
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Results of compare.")] = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Where to write; by default into the folder.")] = None,
+) -> None:
+    """Make tables (Markdown, CSV, LaTeX) beside the paper's figures, and plots (PNG, SVG)."""
+    from pjax.experiments import report as reporting
+
+    with _messages():
+        made = reporting.report(folder, out)
+        for path in made.paths:
+            console.print(escape(str(path)), soft_wrap=True)

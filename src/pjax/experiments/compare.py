@@ -1,0 +1,204 @@
+"""Comparisons of methods: the blocks of the paper's three tables, as presets.
+
+A comparison is a folder with one run for each architecture and method. What has ended is not run again, and
+what was interrupted goes on, so a comparison is continued by starting it again.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pjax.errors import InputError
+from pjax.experiments import methods
+from pjax.experiments.config import Config, parse_widths
+from pjax.experiments.results import Run, architecture, read_run
+from pjax.experiments.train import Progress, train
+
+PROJECTIONS = ("dr", "ap", "cp")
+FIXED_POINT = ("dr-fp", "ap-fp", "cp-fp")
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """One block of a table of the paper.
+
+    Args:
+        data: the data set.
+        model: the network.
+        architectures: as in ``"4x128+skip"``.
+        methods: all that the paper compares; those that are not defined with a skip are left out there.
+        quick: settings of the small version.
+    """
+
+    data: str
+    model: str
+    architectures: tuple[str, ...]
+    methods: tuple[str, ...]
+    quick: dict[str, Any]
+
+    def configs(self, quick: bool = False, **settings: Any) -> Iterator[Config]:
+        """The runs.
+
+        Args:
+            quick: the small version: fewer steps and seeds, and smaller batches where a step is slow.
+            settings: changes to each run, see `Config`.
+        """
+        for name in self.architectures:
+            widths, skip = parse_widths(name)
+            for method in self.methods:
+                if skip and method in ("fa", "ff-sgd", "ff-adam"):
+                    continue
+                common: dict[str, Any] = {"seeds": SEEDS, "max_steps": MAX_STEPS}
+                if quick:
+                    steps = "projection_steps" if _projects(method) else "steps"
+                    common = self.quick | {"max_steps": self.quick[steps], "quick": True}
+                    common["check_every"] = common["max_steps"] // QUICK_CHECKS
+                    common.pop("steps"), common.pop("projection_steps")
+                common |= {key: value for key, value in settings.items() if value is not None}
+                yield Config(
+                    data=self.data, model=self.model, widths=widths, skip=skip, method=method, **common
+                )
+
+
+SEEDS = (0, 1, 2, 3, 4)
+MAX_STEPS = 500_000
+"""Early stopping comes long before, or the run is cut here."""
+QUICK_CHECKS = 5
+
+_GRADIENT = ("sgd", "adam")
+_FORWARD = ("ff-sgd", "ff-adam")
+_MLP_METHODS = (*_GRADIENT, "fa", *_FORWARD, *PROJECTIONS)
+_CNN_METHODS = (*_GRADIENT, *_FORWARD, *PROJECTIONS)
+
+
+def _mlp(data: str, width: int, *, extra: tuple[str, ...] = ()) -> Preset:
+    return Preset(
+        data,
+        "mlp",
+        (f"1x{width}", f"4x{width}", f"4x{width}+skip"),
+        (*_MLP_METHODS, *extra),
+        {"seeds": (0, 1), "steps": 1000, "projection_steps": 2500},
+    )
+
+
+def _cnn(data: str) -> Preset:
+    return Preset(
+        data,
+        "cnn",
+        ("1x32", "4x16", "4x16+skip"),
+        _CNN_METHODS,
+        {"seeds": (0,), "steps": 250, "projection_steps": 500, "batch_size": 64},
+    )
+
+
+PRESETS = {
+    "mlp-mnist": _mlp("mnist", 128, extra=FIXED_POINT),
+    "mlp-cifar10": _mlp("cifar10", 256),
+    "mlp-higgs": _mlp("higgs", 256),
+    "cnn-mnist": _cnn("mnist"),
+    "cnn-cifar10": _cnn("cifar10"),
+    "rnn-shakespeare": Preset(
+        "shakespeare",
+        "rnn",
+        ("1x256", "4x128", "4x128+skip"),
+        (*_GRADIENT, "dr", "ap"),
+        {"seeds": (0,), "steps": 250, "projection_steps": 500, "batch_size": 16, "sequence_length": 16},
+    ),
+}
+"""The blocks of the paper's tables."""
+
+
+def compare(
+    preset: str,
+    folder: str | Path = "results",
+    *,
+    quick: bool = False,
+    only_methods: Sequence[str] | None = None,
+    only_architectures: Sequence[str] | None = None,
+    progress: Callable[[str, Progress], None] | None = None,
+    together: bool | None = None,
+    **settings: Any,
+) -> tuple[Run, ...]:
+    """Run a preset, or go on with it.
+
+    Args:
+        preset: one of `PRESETS`.
+        folder: the runs are written into its subfolder with the name of the preset, within ``quick`` for the
+            small version.
+        quick: the small version.
+        only_methods: some of the preset's methods.
+        only_architectures: some of the preset's architectures.
+        progress: called often, with the name of the run.
+        together: whether to train all seeds of a run in one program; by default on accelerators.
+        settings: changes to each run, see `Config`.
+
+    Returns:
+        The runs, all of which have ended.
+    """
+    methods.check_name("preset", preset, PRESETS)
+    configs = chosen(PRESETS[preset], only_methods, only_architectures, quick, settings)
+    parent = place(preset, folder, quick)
+    runs = []
+    for config in configs:
+        where = parent / f"{architecture(config.widths, config.skip)}-{config.method}"
+        name = f"{preset} {where.name}"
+
+        def show(p: Progress, name: str = name) -> None:
+            if progress:
+                progress(name, p)
+
+        runs.append(
+            train(
+                config,
+                where,
+                resume=(where / "config.json").exists(),
+                together=together,
+                progress=show,
+                keep_checkpoint=False,
+            )
+        )
+    return tuple(runs)
+
+
+def place(preset: str, folder: str | Path = "results", quick: bool = False) -> Path:
+    """Where the runs of a preset are.
+
+    >>> place("cnn-mnist", quick=True).as_posix()
+    'results/quick/cnn-mnist'
+    """
+    return Path(folder, "quick", preset) if quick else Path(folder, preset)
+
+
+def finished(folder: Path) -> bool:
+    """Whether a run is there and has ended."""
+    return (folder / "config.json").exists() and read_run(folder).finished
+
+
+def chosen(
+    preset: Preset,
+    only_methods: Sequence[str] | None,
+    only_architectures: Sequence[str] | None,
+    quick: bool,
+    settings: dict[str, Any],
+) -> list[Config]:
+    """The runs of a preset that are asked for."""
+    for kind, names, known in (
+        ("method", only_methods, preset.methods),
+        ("architecture", only_architectures, preset.architectures),
+    ):
+        for name in names or ():
+            methods.check_name(kind, name, known)
+    found = [
+        config
+        for config in preset.configs(quick, **settings)
+        if (only_methods is None or config.method in only_methods)
+        and (only_architectures is None or architecture(config.widths, config.skip) in only_architectures)
+    ]
+    if not found:
+        raise InputError("no run is left: the methods asked for are not defined for these architectures")
+    return found
+
+
+def _projects(method: str) -> bool:
+    return method.partition("-")[0] in methods.SOLVERS

@@ -1,0 +1,246 @@
+"""The compiled parts of training, the same for every method: many batches in one call, and accuracies.
+
+The data lie on the device; a call gets the rows of its batches, which are computed beforehand from the seed
+and the number of the batch alone.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pjax.errors import InputError
+from pjax.experiments import data, methods, models
+from pjax.experiments.config import Config
+
+State = Any
+PIECES = 10
+"""Into how many calls the steps between two checks are divided, for the progress bar."""
+EVALUATED = 1000
+"""Samples in one call of an evaluation."""
+
+
+class Loop:
+    """A run's network, method and data, with its compiled functions.
+
+    All seeds are in one state, along the first axis of its arrays. They are trained one after another, or
+    ``together`` in one program, which is faster where one run alone does not fill the device.
+    """
+
+    def __init__(self, config: Config, *, together: bool | None = None) -> None:
+        self.config = config
+        self.dataset = _load(config)
+        self.method = methods.make(
+            config.method,
+            learning_rate=config.learning_rate,
+            steps_per_batch=config.steps_per_batch,
+            loss_scale=config.loss_scale,
+            consensus=config.consensus,
+        )
+        # A window of text is one input of as many samples as it has characters.
+        shape = self.dataset.input_shape
+        self.shape = (math.prod(shape),) if config.model == "mlp" else shape
+        self.model = models.make(
+            config.model,
+            self.method.inputs(self.shape, self.dataset.classes),
+            config.widths,
+            self.dataset.classes,
+            skip=config.skip,
+            scale=config.init_scale,
+        )
+        cpu = jax.default_backend() == "cpu"
+        self.together = (not cpu and len(config.seeds) > 1) if together is None else together
+        # XLA on CPU is slow at convolutions inside a loop, so backpropagation gets one call per batch there.
+        self.scanned = not (cpu and config.model == "cnn" and self.method.steps_per_batch == 1)
+        self.batches_per_check = config.check_every // self.method.steps_per_batch
+        self.batches_per_call = _divisor(self.batches_per_check, PIECES) if self.scanned else 1
+        self._train_data = jax.device_put((self.dataset.x_train, self.dataset.y_train))
+
+    # --- Training ---
+
+    def start(self) -> State:
+        """The state of all seeds before the first batch."""
+        states = [jax.jit(self._start)(np.uint32(seed)) for seed in self.config.seeds]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+    def shapes(self) -> State:
+        """Shapes and types of the state."""
+        return jax.eval_shape(jax.vmap(self._start), np.asarray(self.config.seeds, np.uint32))
+
+    def _start(self, seed: jax.Array) -> State:
+        initial, later = jax.random.split(jax.random.key(seed))
+        return {"method": self.method.init(self.model, initial), "key": jax.random.key_data(later)}
+
+    def advance(
+        self, state: State, batch: int, active: list[int], on_call: Callable[[float, float], None]
+    ) -> tuple[State, dict[int, float], float]:
+        """Train until the next check.
+
+        Args:
+            state: of all seeds.
+            batch: how many batches each has seen.
+            active: the seeds to train, by place; the others may be trained too.
+            on_call: told how many steps were made, and their mean loss, after each call; the steps of one
+                seed where they are trained one after another are divided by the number of seeds.
+
+        Returns:
+            The new state, the mean loss of each active seed, and the seconds it took to train one of them;
+            where all were trained together, the seconds are NaN.
+        """
+        losses: dict[int, list[Any]] = {i: [] for i in active}
+        if self.together:
+            for first, rows in self._calls(batch, list(range(len(self.config.seeds)))):
+                state, loss = self._compiled(True)(state, rows, first, *self._train_data)
+                loss = np.asarray(loss)
+                for i in active:
+                    losses[i].append(loss[i])
+                on_call(self._call_steps, float(np.mean(loss[active])))
+            return state, _means(losses), math.nan
+        seconds = []
+        for i in active:
+            one = jax.tree.map(lambda leaf, i=i: leaf[i], state)
+            used = 0.0
+            compiled = self._compiled(False)
+            for first, rows in self._calls(batch, [i]):
+                rows = jax.device_put(rows[0])
+                begin = time.perf_counter()
+                one, loss = jax.block_until_ready(compiled(one, rows, first, *self._train_data))
+                used += time.perf_counter() - begin
+                losses[i].append(float(loss))
+                on_call(self._call_steps / len(active), float(loss))
+            state = jax.tree.map(lambda leaf, new, i=i: leaf.at[i].set(new), state, one)
+            seconds.append(used)
+        return state, _means(losses), float(np.mean(seconds))
+
+    def milliseconds(self, state: State, repeats: int = 5) -> float:
+        """Milliseconds per step of one run alone: the median over a few calls."""
+        one = jax.tree.map(lambda leaf: leaf[0], state)
+        compiled = self._compiled(False)
+        used = []
+        for _, (first, rows) in zip(range(repeats + 1), self._calls(0, [0]), strict=False):
+            rows = jax.device_put(rows[0])
+            jax.block_until_ready(rows)
+            begin = time.perf_counter()
+            one, _ = jax.block_until_ready(compiled(one, rows, first, *self._train_data))
+            used.append(time.perf_counter() - begin)
+        return 1000 * float(np.median(used[1:] or used)) / self._call_steps
+
+    @property
+    def _call_steps(self) -> int:
+        return self.batches_per_call * self.method.steps_per_batch
+
+    def _calls(self, batch: int, seeds: list[int]) -> Any:
+        """The number of the first batch and the rows, of shape (seeds, batches, batch size), of each call."""
+        chosen = [
+            data.batches(
+                self.config.seeds[i],
+                batch,
+                self.batches_per_check,
+                len(self.dataset.x_train),
+                self.config.batch_size,
+            )
+            for i in seeds
+        ]
+        rows = np.stack(chosen)
+        for k in range(0, self.batches_per_check, self.batches_per_call):
+            yield np.int32(batch + k), rows[:, k : k + self.batches_per_call]
+
+    @functools.cache  # noqa: B019 - lives as long as the run
+    def _compiled(self, together: bool) -> Any:
+        """One call's program. Compiled ahead, so that no time is measured with it."""
+        function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
+        seeds = (len(self.config.seeds),) if together else ()
+        state = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape if together else leaf.shape[1:], leaf.dtype),
+            self.shapes(),
+        )
+        rows = jax.ShapeDtypeStruct((*seeds, self.batches_per_call, self.config.batch_size), np.int32)
+        first = jax.ShapeDtypeStruct((), np.int32)
+        return jax.jit(function, donate_argnums=0).lower(state, rows, first, *self._train_data).compile()
+
+    def _call(
+        self, state: State, rows: jax.Array, first: jax.Array, x: jax.Array, y: jax.Array
+    ) -> tuple[State, jax.Array]:
+        """Train on a few batches; the mean of their losses."""
+
+        def batch(state: State, item: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
+            number, rows = item
+            key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), number)
+            inner, loss = self.method.update(self.model, state["method"], self._see(x[rows]), y[rows], key)
+            return {"method": inner, "key": state["key"]}, loss
+
+        if self.batches_per_call == 1:
+            return batch(state, (first, rows[0]))
+        state, losses = jax.lax.scan(batch, state, (first + jnp.arange(len(rows)), rows))
+        return state, jnp.mean(losses)
+
+    def _see(self, x: jax.Array) -> jax.Array:
+        """What the network sees of stored inputs."""
+        return self.dataset.normalise(x).reshape(len(x), *self.shape)
+
+    # --- Evaluation ---
+
+    def params(self, state: State) -> dict[str, np.ndarray]:
+        """The parameters of all seeds, copied from the device."""
+        return jax.tree.map(np.array, self.method.params(state["method"]))
+
+    def accuracy(self, params: dict[str, Any], split: str) -> np.ndarray:
+        """The accuracy of each seed's parameters in percent.
+
+        Args:
+            params: with the seeds along the first axes.
+            split: ``"train"``, ``"val"`` or ``"test"``.
+        """
+        x, y = getattr(self.dataset, f"x_{split}"), getattr(self.dataset, f"y_{split}")
+        size = min(EVALUATED, len(x))
+        right: Any = 0
+        for i in range(0, len(x), size):
+            # The last call has as many samples as the others, some of which do not count.
+            rows = np.minimum(np.arange(i, i + size), len(x) - 1)
+            counts = np.arange(i, i + size) < len(x)
+            right = right + self._count_right(params, x[rows], y[rows], counts)
+        return 100 * np.asarray(right) / y.size
+
+    @functools.cached_property
+    def _count_right(self) -> Any:
+        def one(params: Any, x: jax.Array, y: jax.Array, counts: jax.Array) -> jax.Array:
+            found = jnp.argmax(self.method.scores(self.model, params, self._see(x)), axis=-1)
+            return jnp.sum((found == y) & counts.reshape(-1, *(1,) * (y.ndim - 1)))
+
+        each = jax.jit(one)
+        if self.together:
+            return jax.jit(jax.vmap(one, in_axes=(0, None, None, None)))
+        return lambda params, *rest: np.stack(
+            [
+                each(jax.tree.map(lambda leaf, i=i: leaf[i], params), *rest)
+                for i in range(len(self.config.seeds))
+            ]
+        )
+
+
+def _load(config: Config) -> data.Dataset:
+    dataset = data.load(config.data, sequence_length=config.sequence_length)
+    if len(dataset.x_train) < config.batch_size:
+        raise InputError(
+            f"batch_size must be at most {len(dataset.x_train)}, the number of training samples of "
+            f"{config.data}; got {config.batch_size}"
+        )
+    return dataset
+
+
+def _divisor(number: int, pieces: int) -> int:
+    """The largest divisor that gives at least so many pieces, or one.
+
+    >>> _divisor(1000, 10), _divisor(20, 10), _divisor(7, 10)
+    (100, 2, 1)
+    """
+    return max(d for d in range(1, number + 1) if number % d == 0 and (number // d >= pieces or d == 1))
+
+
+def _means(losses: dict[int, list[Any]]) -> dict[int, float]:
+    return {i: float(np.mean(values)) for i, values in losses.items()}

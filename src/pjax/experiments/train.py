@@ -1,0 +1,303 @@
+"""Training with checks, early stopping and checkpoints, in a folder from which it can go on at any time.
+
+A run is a function of its configuration: stopped at any moment and resumed, it ends with the same bits.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pjax.errors import InputError
+from pjax.experiments import checkpoint
+from pjax.experiments import config as configuration
+from pjax.experiments.config import Config
+from pjax.experiments.loop import Loop
+from pjax.experiments.results import Run, SeedResult, read_run, should_stop, summarise, write_atomically
+
+CHECKPOINT = "checkpoint.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Where a run stands, for whoever shows it. Accuracies, in percent, are means over seeds."""
+
+    step: float
+    max_steps: int
+    loss: float
+    validation: float = math.nan
+    test: float = math.nan
+    ms_per_step: float = math.nan
+    message: str = ""
+
+
+def train(
+    config: Config | None = None,
+    folder: str | Path | None = None,
+    *,
+    resume: bool = False,
+    together: bool | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    keep_checkpoint: bool = True,
+) -> Run:
+    """Train a network, and write what happens into a folder.
+
+    Args:
+        config: what to run. When resuming it may be left out; if given, it must be that of the folder.
+        folder: where to write ``config.json``, ``metrics.jsonl``, ``results.jsonl`` and checkpoints; by
+            default a new folder in ``runs``.
+        resume: go on with the run in the folder. A run that has ended is returned as it is.
+        together: whether to train all seeds in one program; by default on accelerators.
+        progress: called often while training.
+        keep_checkpoint: whether to keep the checkpoint when the run has ended.
+
+    Returns:
+        The run as read from its folder.
+
+    >>> import tempfile
+    >>> config = Config(data="digits", method="adam", max_steps=60, check_every=30)
+    >>> run = train(config, Path(tempfile.mkdtemp()) / "run")
+    >>> [check.step for check in run.checks], len(run.results)
+    ([30, 60], 1)
+    """
+    folder, config, resume = _prepare(config, folder, resume)
+    if resume and (done := read_run(folder)).finished:
+        return done
+    trainer = _Trainer(config, folder, together, progress or (lambda _: None))
+    trainer.restore() if resume and (folder / CHECKPOINT).exists() else trainer.begin()
+    trainer.run()
+    if not keep_checkpoint:
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    return read_run(folder)
+
+
+def new_folder(config: Config, parent: str | Path = "runs") -> Path:
+    """A folder for a run that does not exist yet."""
+    first = Path(parent) / config.name
+    found, number = first, 1
+    while found.exists():
+        number += 1
+        found = first.with_name(f"{first.name}-{number}")
+    return found
+
+
+def load_params(folder: str | Path, seed: int | None = None) -> dict[str, np.ndarray]:
+    """The parameters with the best validation accuracy of a run, from its checkpoint.
+
+    Args:
+        folder: of the run.
+        seed: which one of its seeds; by default the first.
+    """
+    folder = Path(folder)
+    config = configuration.read(folder / "config.json")
+    seed = config.seeds[0] if seed is None else seed
+    if seed not in config.seeds:
+        raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
+    tree, _ = checkpoint.load(folder / CHECKPOINT, _expected(Loop(config)))
+    place = config.seeds.index(seed)
+    return {name: values[place] for name, values in tree["best"].items()}
+
+
+def _prepare(config: Config | None, folder: str | Path | None, resume: bool) -> tuple[Path, Config, bool]:
+    """The folder and configuration of a run, and whether there is something to resume."""
+    if resume and folder is None:
+        raise InputError("say which run to resume: its folder is missing")
+    if folder is None:
+        config = config or Config()
+        return new_folder(config), config, False
+    folder = Path(folder)
+    file = folder / "config.json"
+    if not file.exists():
+        if config is None:
+            raise InputError(f"{folder}: there is no run to resume, no config.json is in it")
+        return folder, config, False
+    if not resume:
+        raise InputError(f"{folder}: there is a run already; resume it, or choose another folder")
+    saved = configuration.read(file)
+    if config is not None and (different := config.differences(saved)):
+        lines = ", ".join(f"{name} is {b!r} there and {a!r} here" for name, (a, b) in different.items())
+        raise InputError(f"{folder}: the run there is another one: {lines}")
+    return folder, saved, True
+
+
+def _expected(loop: Loop) -> dict[str, Any]:
+    """Shapes and types of a checkpoint's arrays."""
+    state = loop.shapes()
+    return {"state": state, "best": loop.method.params(state["method"])}
+
+
+class _Trainer:
+    """A run under way."""
+
+    def __init__(
+        self, config: Config, folder: Path, together: bool | None, progress: Callable[[Progress], None]
+    ) -> None:
+        self.config, self.folder, self.progress = config, folder, progress
+        self.tell(message="loading data")
+        self.loop = Loop(config, together=together)
+        self.checks: list[dict[str, Any]] = []
+        self.ms_per_step = math.nan
+
+    def tell(self, step: float = 0.0, loss: float = math.nan, **more: Any) -> None:
+        self.progress(Progress(step, self.config.max_steps, loss, **more))
+
+    # --- Beginning, saving, resuming ---
+
+    def begin(self) -> None:
+        self.state = self.loop.start()
+        self.best = self.loop.params(self.state)
+        self.batch = 0
+        self._write_config()
+        self._write_checks()
+
+    def restore(self) -> None:
+        tree, note = checkpoint.load(self.folder / CHECKPOINT, _expected(self.loop))
+        saved = Config.from_json(note["config"], str(self.folder / CHECKPOINT))
+        if different := saved.differences(self.config):
+            raise InputError(f"{self.folder / CHECKPOINT}: written with another {', '.join(different)}")
+        self.state = jax.device_put(tree["state"])
+        self.best = tree["best"]
+        self.batch, self.checks, self.ms_per_step = note["batch"], note["checks"], note["ms_per_step"]
+        self._write_checks()
+
+    def save(self) -> None:
+        note = {
+            "config": self.config.as_json(),
+            "batch": self.batch,
+            "checks": self.checks,
+            "ms_per_step": self.ms_per_step,
+        }
+        tree = {"state": jax.tree.map(np.asarray, self.state), "best": self.best}
+        checkpoint.save(self.folder / CHECKPOINT, tree, note)
+
+    def _write_config(self) -> None:
+        about = {
+            "device": device(),
+            "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+            | {"python": platform.python_version()},
+        }
+        _write_json(self.folder / "config.json", self.config.as_json() | about)
+
+    def _write_checks(self) -> None:
+        """All checks that count: a run that was killed may have written one that will be made again."""
+        lines = "".join(json.dumps(check) + "\n" for check in self.checks)
+        write_atomically(self.folder / "metrics.jsonl", lines.encode())
+
+    # --- Running ---
+
+    def run(self) -> None:
+        if self.loop.together and math.isnan(self.ms_per_step):
+            self.tell(message="compiling, and timing one run alone")
+            self.ms_per_step = self.loop.milliseconds(self.state)
+        self.tell(self._step, message="compiling")
+        while active := self._active():
+            self._until_check(active)
+        best = {name: np.asarray(value) for name, value in self.best.items()}
+        train = self.loop.accuracy(best, "train")
+        results = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
+        lines = "".join(json.dumps(result.as_json()) + "\n" for result in results)
+        write_atomically(self.folder / "results.jsonl", lines.encode())
+
+    @property
+    def _step(self) -> int:
+        return self.batch * self.loop.method.steps_per_batch
+
+    def _active(self) -> list[int]:
+        """The places of the seeds that go on."""
+        if self._step >= self.config.max_steps:
+            return []
+        return [i for i in range(len(self.config.seeds)) if self._stopped(i) is None]
+
+    def _history(self, name: str, i: int) -> list[float]:
+        """One seed's values of all its checks."""
+        return [check[name][i] for check in self.checks if check["validation"][i] is not None]
+
+    def _stopped(self, i: int) -> str | None:
+        """Why a seed has stopped, or None."""
+        if self.checks and None in self._history("loss", i):
+            return "diverged"
+        validation = self._history("validation", i)
+        if self.config.patience and should_stop(validation, self.config.patience):
+            return "patience"
+        return "limit" if len(validation) * self.config.check_every >= self.config.max_steps else None
+
+    def _until_check(self, active: list[int]) -> None:
+        before = self.checks[-1]["seconds"] if self.checks else 0.0
+        made = [0.0]
+
+        def on_call(steps: float, loss: float) -> None:
+            made[0] += steps
+            self.tell(self._step + made[0], loss, ms_per_step=self.ms_per_step)
+
+        self.state, losses, seconds = self.loop.advance(self.state, self.batch, active, on_call)
+        if self.loop.together:
+            seconds = self.config.check_every * self.ms_per_step / 1000
+        else:
+            self.ms_per_step = 1000 * seconds / self.config.check_every
+        params = self.loop.params(self.state)
+        # Rounded as they are written: a resumed run, which reads them, must decide the same.
+        accuracy = {name: self.loop.accuracy(params, split).round(_DIGITS) for name, split in _SPLITS.items()}
+        for i in active:
+            history = self._history("validation", i)
+            if math.isfinite(losses[i]) and (not history or accuracy["validation"][i] > max(history)):
+                for name, value in params.items():
+                    self.best[name] = _replaced(self.best[name], i, value[i])
+        self.batch += self.loop.batches_per_check
+        check: dict[str, Any] = {"step": self._step, "seconds": round(before + seconds, _DIGITS)}
+        check["loss"] = _per_seed(losses, self.config.seeds)
+        for name, values in accuracy.items():
+            check[name] = _per_seed({i: float(values[i]) for i in active}, self.config.seeds)
+        self.checks.append(check)
+        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(check) + "\n")
+        self.save()
+        means = {name: float(np.mean([values[i] for i in active])) for name, values in accuracy.items()}
+        loss = float(np.mean([losses[i] for i in active]))
+        self.tell(self._step, loss, ms_per_step=self.ms_per_step, **means)
+
+    def _result(self, i: int, train: float) -> SeedResult:
+        validation = self._history("validation", i)
+        length = len(validation)
+        return summarise(
+            self.config.seeds[i],
+            steps=[check["step"] for check in self.checks[:length]],
+            seconds=[check["seconds"] for check in self.checks[:length]],
+            validation=validation,
+            test=self._history("test", i),
+            train=train,
+            stopped=self._stopped(i) or "limit",
+        )
+
+
+_DIGITS = 6
+_SPLITS = {"validation": "val", "test": "test"}
+
+
+def device() -> str:
+    """The device that is used, in words."""
+    kind = jax.devices()[0].device_kind
+    return f"CPU, {os.cpu_count()} cores" if jax.default_backend() == "cpu" else kind
+
+
+def _per_seed(values: dict[int, float], seeds: tuple[int, ...]) -> list[float | None]:
+    """One value for each seed; None where it was not trained, or the value is not finite."""
+    found = (values.get(i, math.nan) for i in range(len(seeds)))
+    return [round(v, _DIGITS) if math.isfinite(v) else None for v in found]
+
+
+def _replaced(array: np.ndarray, place: int, value: np.ndarray) -> np.ndarray:
+    copy = np.array(array)
+    copy[place] = value
+    return copy
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())

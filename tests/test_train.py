@@ -1,0 +1,305 @@
+"""Training: kill and resume, checkpoints that do not fit, seeds together and one by one."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pjax
+from pjax.experiments import checkpoint
+from pjax.experiments import train as training
+from pjax.experiments.config import Config, parse_widths
+from pjax.experiments.loop import Loop
+from pjax.experiments.train import Progress, load_params, train
+
+SMALL = {"data": "digits", "widths": (16,), "batch_size": 64, "patience": 0}
+ADAM = Config(method="adam", max_steps=120, check_every=20, **SMALL)
+
+
+class StopError(Exception):
+    """Where a test interrupts a run."""
+
+
+def interrupt_at(step: float):
+    def progress(p: Progress) -> None:
+        if p.step >= step:
+            raise StopError
+
+    return progress
+
+
+def outcome(folder: Path) -> tuple[dict[str, np.ndarray], list[dict], list[dict]]:
+    """All that a run leaves, but for times."""
+    with np.load(folder / "checkpoint.npz", allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files if name != "note"}
+    lines = []
+    for file in ("metrics.jsonl", "results.jsonl"):
+        text = (folder / file).read_text().splitlines()
+        lines.append([{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in text])
+    return arrays, *lines
+
+
+TIMES = ("seconds", "ms_per_step")
+
+
+def assert_same(a: Path, b: Path) -> None:
+    (arrays, *lines), (others, *other_lines) = outcome(a), outcome(b)
+    assert lines == other_lines
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        assert array.tobytes() == others[name].tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("method", "together"), [("adam", True), ("dr", False), ("ff-adam", False), ("fa", True)]
+)
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, method: str, together: bool) -> None:
+    steps = {"max_steps": 300, "check_every": 100} if method == "dr" else {"max_steps": 60, "check_every": 20}
+    config = Config(method=method, seeds=(3, 4), **steps, **SMALL)
+    train(config, tmp_path / "whole", together=together)
+    # Before the first check, and after it.
+    for part in (0.5, 1.2):
+        with pytest.raises(StopError):
+            train(
+                config,
+                tmp_path / "parts",
+                resume=(tmp_path / "parts").exists(),
+                together=together,
+                progress=interrupt_at(part * config.check_every),
+            )
+    train(config, tmp_path / "parts", resume=True, together=together)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_kill_and_resume_from_the_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pjax", "train"]
+    text = "--method ap --widths 1x16 --batch-size 64 --steps-per-batch 5 --max-steps 20000"
+    settings = [*text.split(), "--check-every", "1000", "--patience", "0"]
+    folder = tmp_path / "killed"
+    process = subprocess.Popen([*command, *settings, "--folder", str(folder)], stdout=subprocess.DEVNULL)
+    metrics = folder / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    assert not (folder / "results.jsonl").exists(), "it ended before it could be killed"
+    done = subprocess.run([*command, "--resume", str(folder)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "run.png").exists()
+    config = Config(method="ap", steps_per_batch=5, max_steps=20_000, check_every=1000, **SMALL)
+    train(config, tmp_path / "whole")
+    assert_same(tmp_path / "whole", folder)
+
+
+def test_a_torn_line_of_metrics_is_written_again(tmp_path: Path) -> None:
+    train(ADAM, tmp_path / "whole")
+    with pytest.raises(StopError):
+        train(ADAM, tmp_path / "run", progress=interrupt_at(50))
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 60, "seco')
+    train(None, tmp_path / "run", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_seeds_together_are_the_seeds_one_by_one(tmp_path: Path) -> None:
+    config = Config(method="dr", seeds=(0, 1), max_steps=200, check_every=100, **SMALL)
+    one, other = (train(config, tmp_path / str(t), together=t) for t in (False, True))
+    for a, b in zip(one.checks, other.checks, strict=True):
+        np.testing.assert_allclose(a.loss, b.loss, rtol=1e-3)
+        np.testing.assert_allclose(a.test, b.test, atol=1.0)
+    single = train(Config(**(config.as_json() | {"seeds": (1,)})), tmp_path / "single")
+    assert single.checks[0].loss[0] == one.checks[0].loss[1]
+
+
+def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
+    config = Config(method="adam", max_steps=2000, check_every=20, **SMALL | {"patience": 3})
+    run = train(config, tmp_path / "run")
+    (result,) = run.results
+    validation = [check.validation[0] for check in run.checks]
+    assert result.stopped == "patience"
+    assert result.last_step == result.best_step + 60 == run.checks[-1].step
+    assert result.best_validation == max(validation)
+    params = load_params(tmp_path / "run")
+    loop = Loop(config)
+    stacked = {name: value[None] for name, value in params.items()}
+    assert loop.accuracy(stacked, "test")[0] == pytest.approx(result.test, abs=1e-4)
+    assert loop.accuracy(stacked, "val")[0] == pytest.approx(result.best_validation, abs=1e-4)
+
+
+def test_accuracy_counts_every_sample_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(ADAM)
+    params = loop.params(loop.start())
+    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop._see(loop.dataset.x_test))
+    expected = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test)
+    monkeypatch.setattr("pjax.experiments.loop.EVALUATED", 77)
+    assert loop.accuracy(params, "test")[0] == pytest.approx(expected)
+
+
+def test_a_run_that_diverges_says_so_and_ends(tmp_path: Path) -> None:
+    config = Config(method="sgd", learning_rate=1e30, max_steps=1000, check_every=20, **SMALL)
+    run = train(config, tmp_path / "run")
+    assert run.results[0].stopped == "diverged"
+    assert run.results[0].last_step < 1000
+    assert all(np.isfinite(value).all() for value in load_params(tmp_path / "run").values())
+
+
+class TestErrors:
+    def test_a_folder_with_a_run_is_not_overwritten(self, tmp_path: Path) -> None:
+        train(ADAM, tmp_path / "run")
+        before = outcome(tmp_path / "run")
+        with pytest.raises(pjax.PjaxError, match="there is a run already; resume it"):
+            train(ADAM, tmp_path / "run")
+        assert str(outcome(tmp_path / "run")) == str(before)
+        assert train(None, tmp_path / "run", resume=True).finished
+
+    def test_another_configuration_is_refused_by_name(self, tmp_path: Path) -> None:
+        with pytest.raises(StopError):
+            train(ADAM, tmp_path / "run", progress=interrupt_at(50))
+        other = Config(**(ADAM.as_json() | {"batch_size": 32}))
+        with pytest.raises(pjax.PjaxError, match="batch_size is 64 there and 32 here"):
+            train(other, tmp_path / "run", resume=True)
+
+    def test_nothing_to_resume(self, tmp_path: Path) -> None:
+        with pytest.raises(pjax.PjaxError, match="no run to resume"):
+            train(None, tmp_path / "none", resume=True)
+        with pytest.raises(pjax.PjaxError, match="which run to resume"):
+            train(None, resume=True)
+
+    def test_a_damaged_checkpoint_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(StopError):
+            train(ADAM, tmp_path / "run", progress=interrupt_at(50))
+        path = tmp_path / "run" / "checkpoint.npz"
+        path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(pjax.PjaxError, match=r"checkpoint\.npz: not a checkpoint"):
+            train(None, tmp_path / "run", resume=True)
+
+
+def test_a_new_folder_each_time(tmp_path: Path) -> None:
+    first = training.new_folder(ADAM, tmp_path)
+    first.mkdir()
+    assert first.name == "digits-mlp-1x16-adam"
+    assert training.new_folder(ADAM, tmp_path).name == "digits-mlp-1x16-adam-2"
+
+
+TREE = {"params": {"a.b": np.arange(3.0), "c": np.zeros((2, 2), np.float32)}, "n": (np.int32(7),)}
+
+
+class TestCheckpoint:
+    def test_round_trip(self, tmp_path: Path) -> None:
+        checkpoint.save(tmp_path / "x.npz", TREE, {"step": 3})
+        tree, note = checkpoint.load(tmp_path / "x.npz", TREE)
+        assert note == {"step": 3}
+        assert jax.tree.structure(tree) == jax.tree.structure(TREE)
+        for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(TREE), strict=True):
+            np.testing.assert_array_equal(a, b, strict=True)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"params": {"a.b": np.arange(3.0)}}, "holds n/0, params/c, which this run does not have"),
+            ({**TREE, "more": np.zeros(1)}, "holds no more;"),
+            ({**TREE, "n": (np.float32(7),)}, r"n/0 is int32\[\], this run has float32\[\]"),
+            (
+                {**TREE, "params": {"a.b": np.arange(4.0), "c": np.zeros((2, 2), np.float32)}},
+                r"params/a\.b is float64\[3\], this run has float64\[4\]",
+            ),
+        ],
+    )
+    def test_mismatches_are_refused_by_name(self, tmp_path: Path, change: dict, message: str) -> None:
+        checkpoint.save(tmp_path / "x.npz", TREE, {})
+        with pytest.raises(pjax.PjaxError, match=message):
+            checkpoint.load(tmp_path / "x.npz", change)
+
+    def test_nothing_is_executed(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", note=np.array([print], dtype=object))
+        with pytest.raises(pjax.PjaxError, match="not a checkpoint"):
+            checkpoint.load(tmp_path / "x.npz", {})
+
+    def test_a_failed_write_leaves_the_old_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        checkpoint.save(tmp_path / "x.npz", TREE, {"step": 1})
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            checkpoint.save(tmp_path / "x.npz", TREE, {"step": 2})
+        assert checkpoint.load(tmp_path / "x.npz", TREE)[1] == {"step": 1}
+        assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
+
+
+class TestConfig:
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"data": "mnst"}, "Did you mean 'mnist'"),
+            ({"method": "dra"}, "Did you mean 'dr'"),
+            ({"model": "transformer"}, "model must be one of mlp, cnn, rnn"),
+            ({"widths": ()}, "widths must hold at least one number"),
+            ({"widths": (0,)}, "widths must be at least 1"),
+            ({"widths": "128"}, "widths must be of type"),
+            ({"seeds": (1, 1)}, "seeds must differ"),
+            ({"seeds": (-1,)}, "seeds must be from 0"),
+            ({"batch_size": 0}, "batch_size must be at least 1"),
+            ({"batch_size": True}, "batch_size must be of type int"),
+            ({"learning_rate": float("nan")}, "learning_rate must be a positive number"),
+            ({"check_every": 120}, "check_every must be a multiple of the 50 steps"),
+            ({"max_steps": 1500}, "max_steps must be a multiple of check_every"),
+            ({"data": "shakespeare"}, "rnn goes with shakespeare"),
+            ({"model": "rnn"}, "rnn goes with shakespeare"),
+            ({"method": "ff-adam", "skip": True}, "not defined for recurrent networks and skip"),
+            ({"method": "fa", "model": "cnn"}, "FA is for the model mlp"),
+        ],
+    )
+    def test_bad_settings(self, settings: dict, message: str) -> None:
+        with pytest.raises(pjax.PjaxError, match=message):
+            Config(**settings)
+
+    def test_unknown_settings(self) -> None:
+        with pytest.raises(pjax.PjaxError, match="Did you mean 'batch_size'"):
+            Config.from_json({"batchsize": 3})
+
+    @pytest.mark.parametrize("text", ["", "4x", "x4", "0x3", "4x128+skp", "a-b", "4x128-3"])
+    def test_bad_architectures(self, text: str) -> None:
+        with pytest.raises(pjax.PjaxError, match="an architecture is written as"):
+            parse_widths(text)
+
+    def test_a_batch_larger_than_the_data(self) -> None:
+        with pytest.raises(pjax.PjaxError, match="batch_size must be at most 1294"):
+            Loop(Config(batch_size=5000))
+
+
+def test_the_order_is_a_function_of_the_seed(tmp_path: Path) -> None:
+    first, again, other = (
+        train(Config(**(ADAM.as_json() | {"seeds": [seed]})), tmp_path / name)
+        for name, seed in (("a", 5), ("b", 5), ("c", 6))
+    )
+    assert first.checks[-1].loss == again.checks[-1].loss != other.checks[-1].loss
+
+
+def test_a_network_by_hand_learns_the_same(tmp_path: Path) -> None:
+    """The loop does what a plain loop over batches does."""
+    config = Config(method="ap", max_steps=200, check_every=100, **SMALL)
+    loop = Loop(config)
+    run = train(config, tmp_path / "run")
+    initial, _ = jax.random.split(jax.random.key(0))
+    params = loop.model.init(initial)
+    solver = pjax.optim.AlternatingProjections(steps_per_update=50)
+    from pjax.experiments import data
+
+    for rows in data.batches(0, 0, 4, len(loop.dataset.x_train), 64):
+        x, y = loop._see(jnp.asarray(loop.dataset.x_train[rows])), loop.dataset.y_train[rows]
+        params, _ = solver.update(lambda p, x=x, y=y: pjax.cross_entropy(loop.model.apply(p, x), y), params)
+    logits = loop.model.apply(params, loop._see(loop.dataset.x_test))
+    accuracy = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test)
+    assert accuracy == pytest.approx(run.checks[-1].test[0], abs=0.6)
