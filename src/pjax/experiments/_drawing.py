@@ -84,7 +84,7 @@ def panels(
     """
     figure = module("matplotlib.figure").Figure()
     module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    total = width * number + 0.5
+    total = max(width * number + 0.5, 10.4)  # one panel alone must be as wide as its title
     figure.set_size_inches(total, height)
     left, gap, room = 0.95, 1.84 if share else 0.9, 1.7
     bottom, top = 1.15, 1.4 if titles else 1.15
@@ -108,10 +108,21 @@ def panels(
 
 
 def note(figure: Any, parts: Sequence[str]) -> None:
-    """A line of explanation below the panels."""
-    height = figure.get_size_inches()[1]
-    text = "   ·   ".join(part for part in parts if part)
-    figure.text(figure.axes[0].get_position().x0, 0.3 / height, text, fontsize=12.5, color=FAINT, va="center")
+    """An explanation below the panels, on as many lines as it needs."""
+    width, height = figure.get_size_inches()
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]}   ·   {part}" if lines else part
+        if lines and 0.1 * len(longer) < width - 1.2:  # letters of this size are a tenth of an inch wide
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    for index, line in enumerate(reversed(lines)):
+        where = (
+            figure.axes[0].get_position().x0,
+            ((0.3 if len(lines) == 1 else 0.18) + 0.25 * index) / height,
+        )
+        figure.text(*where, line, fontsize=12.5, color=FAINT, va="center")
 
 
 def save(figure: Any, path: str | Path, formats: Sequence[str] = ("png", "svg")) -> tuple[Path, ...]:
@@ -218,8 +229,8 @@ def accuracy_scale(axis: Any, accuracies: np.ndarray) -> None:
                 lambda s: 100 - 10.0 ** -np.asarray(s, dtype=np.float64),
             ),
         )
-        axis.set_ylim(max(0.0, min(bottom, 80.0) - 4), 100 - least)
-        ticks = [t for t in (0, 20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5) if t <= 100 - least]
+        axis.set_ylim(max(0.0, 100 - 1.15 * (100 - bottom)), 100 - least)
+        ticks = [t for t in (0, 40, 60, 80, 90, 95, 97, 98, 99, 99.5) if t <= 100 - least]
         axis.yaxis.set_major_locator(ticker.FixedLocator(ticks))
     else:
         room = 0.06 * (top - bottom) + 0.5

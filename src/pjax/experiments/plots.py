@@ -248,7 +248,7 @@ def _over_depth(rows: Sequence[Row], value: Callable[[Row], float], title: str, 
     first, values = rows[0], [value(row) for row in rows]
     devices = ", ".join(dict.fromkeys(row.device for row in rows))
     about = f"MLP with {first.width} units per layer, one sample of {first.inputs} numbers  ·  {devices}"
-    figure, (axis,) = panels(1, title, about, width=8.6, height=6.2)
+    figure, (axis,) = panels(1, title, about, height=6.2)
     depths = sorted({row.depth for row in rows})
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
@@ -307,7 +307,8 @@ def single_run(run: Run) -> Any:
     )
     if run.test is not None:
         spread = f" ± {run.test.std:.1f}" if len(run.results) > 1 else ""
-        note(figure, [f"test accuracy of the best parameters on validation: {run.test.mean:.1f}{spread} %"])
+        best = f"{run.test.mean:.1f}{spread} %"
+        note(figure, [f"test accuracy of the parameters with the best validation accuracy: {best}"])
     return figure
 
 
