@@ -1,0 +1,160 @@
+"""The command line: help, bad options, and each command once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pjax.experiments import compare as comparing
+from pjax.experiments.cli import app, default_config
+from pjax.experiments.config import Config
+from pjax.experiments.results import read_run
+
+SMALL = ["--widths", "1x8", "--batch-size", "64", "--max-steps", "100", "--check-every", "50"]
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("command", ["", "train", "compare", "report", "data", "data get", "data list"])
+def test_help(command: str) -> None:
+    assert "Usage:" in run(*command.split(), "--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train --metod dr", "No such option"),
+        ("train --method drr", "method must be one of"),
+        ("train --data mnst", "Did you mean 'mnist'?"),
+        ("train --widths 4by3", "an architecture is written as"),
+        ("train --learning-rate -1", "learning_rate must be a positive number"),
+        ("train --batch-size 100000", "batch_size must be at most"),
+        ("train --data mnist", "pjax data get mnist"),
+        ("train --resume nowhere", "no run to resume"),
+        ("train --resume nowhere --seed 3", "drop --seed"),
+        ("compare --preset mlp-mnst", "Did you mean 'mlp-mnist'?"),
+        ("compare --preset mlp-mnist --methods dr,zz", "method must be one of"),
+        ("compare --preset mlp-mnist --architectures 2x2", "architecture must be one of"),
+        ("compare --preset mlp-mnist --methods fa --architectures 4x128+skip", "no run is left"),
+        ("compare", "name one or more"),
+        ("compare --all --preset mlp-mnist", "name one or more"),
+        ("report nowhere", "no such folder"),
+        ("data get minst", "Did you mean 'mnist'?"),
+        ("data get", "Missing argument"),
+    ],
+)
+def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PJAX_DATA", str(tmp_path / "data"))
+    assert message in run(*arguments.split(), code=2)
+    assert not list(tmp_path.rglob("*.json*")), "a command that was refused has left a run"
+
+
+def test_train_writes_a_folder_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = run("train", "--method", "ap", *SMALL)
+    folder = tmp_path / "runs" / "digits-mlp-1x8-ap"
+    files = {"config.json", "metrics.jsonl", "results.jsonl", "checkpoint.npz", "run.png"}
+    assert {path.name for path in folder.iterdir()} == files
+    for word in ("step 100", "test %", "runs/digits-mlp-1x8-ap/run.png"):
+        assert word in output
+    about = json.loads((folder / "config.json").read_text())
+    assert about["method"] == "ap"
+    assert "cores" in about["device"] or about["device"]
+    run("train", "--method", "ap", *SMALL)
+    assert (tmp_path / "runs" / "digits-mlp-1x8-ap-2").is_dir()
+
+
+def test_as_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pjax", "--version"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("pjax-learn ")
+
+
+def test_the_program_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from pjax.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert 'typer: pip install "pjax-learn[experiments]"' in done.stderr
+
+
+@pytest.mark.parametrize("data", ["digits", "mnist", "cifar10", "higgs", "shakespeare"])
+def test_defaults_suit_the_data(data: str) -> None:
+    assert default_config(data, "dr").data == data
+
+
+class TestCompare:
+    @pytest.fixture
+    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        quick = {"seeds": (0, 1), "steps": 100, "projection_steps": 250, "batch_size": 64}
+        preset = comparing.Preset("digits", "mlp", ("1x8", "2x8+skip"), ("adam", "ap"), quick)
+        monkeypatch.setitem(comparing.PRESETS, "small", preset)
+
+    @pytest.mark.usefixtures("small")
+    def test_a_comparison_goes_on_where_it_stopped(self, tmp_path: Path) -> None:
+        class StopError(Exception):
+            pass
+
+        seen: list[str] = []
+
+        def progress(name: str, p: object) -> None:
+            seen.append(name)
+            if name == "small 1x8-ap" and getattr(p, "step", 0) >= 150:
+                raise StopError
+
+        with pytest.raises(StopError):
+            comparing.compare("small", tmp_path, quick=True, progress=progress)
+        folder = tmp_path / "quick" / "small"
+        assert read_run(folder / "1x8-adam").finished
+        assert len(read_run(folder / "1x8-ap").checks) == 2
+        seen.clear()
+        runs = comparing.compare("small", tmp_path, quick=True, progress=lambda name, _: seen.append(name))
+        names = {run.folder.name for run in runs}
+        assert names == {"1x8-adam", "1x8-ap", "2x8+skip-adam", "2x8+skip-ap"}
+        assert all(run.finished and run.quick and len(run.results) == 2 for run in runs)
+        assert "small 1x8-adam" not in seen, "a run that had ended was made again"
+        assert not list(tmp_path.rglob("*.npz")), "checkpoints are left"
+
+    @pytest.mark.usefixtures("small")
+    def test_from_the_command_line_to_a_report(self, tmp_path: Path) -> None:
+        output = run(
+            "compare", "--preset", "small", "--quick", "--methods", "adam,ap", "--architectures", "1x8",
+            "--seeds", "1", "--folder", tmp_path,
+        )  # fmt: skip
+        assert "digits mlp 1x8 AP," in output
+        output = run("report", tmp_path)
+        written = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
+        assert {".md", ".csv", ".tex", ".png", ".svg"} <= written
+
+    def test_presets_are_the_blocks_of_the_tables(self) -> None:
+        from pjax.experiments import paper
+        from pjax.experiments.results import architecture
+
+        rows = {(row.data, row.model, row.architecture, row.method) for row in paper.rows()}
+        ours = {
+            (c.data, c.model, architecture(c.widths, c.skip), c.method)
+            for preset in comparing.PRESETS.values()
+            for c in preset.configs()
+            if not c.method.endswith("-fp")
+        }
+        assert ours >= rows
+
+    @pytest.mark.parametrize("name", comparing.PRESETS)
+    def test_quick_versions_are_smaller(self, name: str) -> None:
+        preset = comparing.PRESETS[name]
+        whole, quick = list(preset.configs()), list(preset.configs(quick=True))
+        assert [c.name for c in whole] == [c.name for c in quick]
+        for a, b in zip(whole, quick, strict=True):
+            assert isinstance(b, Config)
+            assert b.quick
+            assert b.max_steps < a.max_steps
+            assert len(b.seeds) < len(a.seeds)
