@@ -4,7 +4,7 @@ Each output scalar is the dot product of K slots of the first input and K slots 
 out, that is an array of shape ``(*out, K)`` for either input: the edges. A contraction knows how to
 write them out (`expand`), and how to do without:
 
-- `pair(x, y)`       the dot products themselves;
+- `pair(x, y)`       the dot products themselves; `pairs` sums those of several x and y;
 - `reduce(i, q)`     for each output, the sum over its K slots of a quantity q of input i;
 - `scatter(i, c)`    the transpose of `reduce`: for each scalar of input i, the sum of c over its readers;
 - `pull(i, y, c)`    the transpose of `pair` in input i: for each scalar, the sum of c·(its partner in y).
@@ -15,14 +15,16 @@ import dataclasses
 import functools
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import sequential_vmap
 
-from pjax.windows import windows
+from pjax.windows import box, windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,10 @@ class Contraction(abc.ABC):
 
     def forward(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return self.pair(x, y)
+
+    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """The sum of the dot products of several pairs."""
+        return functools.reduce(operator.add, (self.pair(x, y) for x, y in terms))
 
     @functools.cached_property
     def out(self) -> tuple[int, ...]:
@@ -179,23 +185,91 @@ class Convolution(Contraction):
     groups: int = 1
     precision: Any = None
 
-    def _conv(self, x: jax.Array, y: jax.Array, groups: int) -> jax.Array:
-        dtype = jnp.result_type(x, y)
-        return lax.conv_general_dilated(
-            x.astype(dtype),
-            y.astype(dtype),
-            self.strides,
-            self.padding,
-            lhs_dilation=self.input_dilation,
-            rhs_dilation=self.kernel_dilation,
-            dimension_numbers=lax.ConvDimensionNumbers(*self.axes),
-            feature_group_count=groups,
-            precision=self.precision,
-            preferred_element_type=jnp.promote_types(dtype, jnp.float32),
-        )
-
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return self._conv(x, y, self.groups)
+        return self.pairs((x, y))
+
+    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return functools.reduce(operator.add, (self._conv(x, y) for x, y in terms))
+
+        return lax.platform_dependent(*terms, cpu=sequential_vmap(self._pairs_on_cpu), default=plain)
+
+    def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
+        def plain(partner: jax.Array, c: jax.Array) -> jax.Array:
+            aval = jax.ShapeDtypeStruct(self.shapes[i], c.dtype)
+            conv = (lambda x: self._conv(x, partner)) if i == 0 else (lambda y: self._conv(partner, y))
+            (x,) = jax.linear_transpose(conv, aval)(c)
+            return x
+
+        if self.groups > 1 or 0 in self.out:
+            return plain(partner, c)
+        on_cpu = self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu
+        return lax.platform_dependent(partner, c, cpu=sequential_vmap(on_cpu), default=plain)
+
+    def _conv(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return _convolve(
+            x, y, self.strides, self.padding, self.input_dilation, self.kernel_dilation,
+            lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision,
+        )  # fmt: skip
+
+    # --- On CPU ---
+    #
+    # The compiler has fast convolutions there for one order of axes: (batch, *spatial, feature) with a kernel
+    # (*spatial, in, out). It brings others into that order, but not inside loops, where it is 20 to 50 times
+    # slower without. So here they come in that order. Nor is a convolution with groups fast, which is what
+    # `vmap` over both inputs makes of one: better one after the other.
+
+    def _pairs_on_cpu(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        rows, kernels = [self._rows(x) for x, _ in terms], [self._kernel(y) for _, y in terms]
+        if self.groups == 1:  # one convolution of more channels is faster than several
+            rows, kernels = [jnp.concatenate(rows, -1)], [jnp.concatenate(kernels, -2)]
+        settings = (self.strides, self.padding, self.input_dilation, self.kernel_dilation)
+        parts = (
+            _convolve(x, y, *settings, _rows_first(x.ndim), self.groups, self.precision)
+            for x, y in zip(rows, kernels, strict=True)
+        )
+        return _put(functools.reduce(operator.add, parts), _feature_last(self.axes[2]))
+
+    def _pull_input_on_cpu(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
+        """Scatter as correlation with the flipped kernel."""
+        kernel = self._kernel(kernel)
+        kernel = lax.rev(kernel, range(kernel.ndim - 2)).swapaxes(-1, -2)
+        c = c.transpose(_feature_last(self.axes[2]))
+        padding = [(k - 1 - lo, n - m + lo) for n, k, m, (lo, _) in self._spans()]
+        x = _convolve(
+            c, kernel, self.input_dilation, padding, self.strides, self.kernel_dilation,
+            _rows_first(c.ndim), 1, self.precision,
+        )  # fmt: skip
+        return _put(x, _feature_last(self.axes[0]))
+
+    def _pull_kernel_on_cpu(self, x: jax.Array, c: jax.Array) -> jax.Array:
+        """Correlation with batch and channels in each other's place."""
+        (batch, feature, *spatial), (b, f, *s) = self.axes[0], self.axes[2]
+        x, c = x.transpose(feature, *spatial, batch), c.transpose(*s, b, f)
+        padding = [(lo, k + m - 1 - n - lo) for n, k, m, (lo, _) in self._spans()]
+        kernel = _convolve(
+            x, c, self.kernel_dilation, padding, self.input_dilation, self.strides,
+            _rows_first(x.ndim), 1, self.precision,
+        )  # fmt: skip
+        out, depth, *taps = self.axes[1]
+        return _put(kernel, (depth, *taps, out))
+
+    def _rows(self, x: jax.Array) -> jax.Array:
+        return x.transpose(_feature_last(self.axes[0]))
+
+    def _kernel(self, y: jax.Array) -> jax.Array:
+        out, depth, *taps = self.axes[1]
+        return y.transpose(*taps, depth, out)
+
+    def _spans(self) -> list[tuple[int, int, int, tuple[int, int]]]:
+        """For each spatial axis, how far input, kernel and output reach with their gaps, and the padding."""
+
+        def reach(i: int, gaps: tuple[int, ...]) -> list[int]:
+            shape = self.out if i == 2 else self.shapes[i]
+            return [(shape[d] - 1) * gap + 1 for d, gap in zip(self.axes[i][2:], gaps, strict=True)]
+
+        spans = reach(0, self.input_dilation), reach(1, self.kernel_dilation), reach(2, self.strides)
+        return list(zip(*spans, self.padding, strict=True))
 
     @property
     def length(self) -> int:
@@ -212,15 +286,8 @@ class Convolution(Contraction):
         features, depth = self.shapes[1][self.axes[1][0]], self.shapes[1][self.axes[1][1]]
         shape = [self.out[d] for d in self.axes[2]]  # batch, feature, *spatial
         if i == 0:
-            x = x.transpose(self.axes[0])
-            zero = jnp.zeros((), x.dtype)
-            gaps = [(0, 0, d - 1) for d in self.input_dilation]
-            x = lax.pad(x, zero, [(0, 0, 0), (0, 0, 0), *gaps])
-            x = windows(
-                x, (1, 1, *taps), (1, 1, *self.strides), ((0, 0), (0, 0), *self.padding),
-                (1, 1, *self.kernel_dilation),
-            )  # fmt: skip
-            x = x.reshape(shape[0], self.groups, 1, depth, *shape[2:], -1)
+            x = windows(self._spread(x.transpose(self.axes[0])), *self._window())
+            x = x.reshape(shape[0], self.groups, 1, depth, *shape[2:], math.prod(taps))
             x = jnp.moveaxis(x, 3, -2)  # batch, group, 1, *spatial, depth, taps
             x = jnp.broadcast_to(x, (*x.shape[:2], features // self.groups, *x.shape[3:]))
             x = x.reshape(*shape, self.length)
@@ -232,14 +299,65 @@ class Convolution(Contraction):
         if i == 1:
             total = q.transpose(self.axes[1]).reshape(q.shape[self.axes[1][0]], -1).sum(-1)
             return self._to_output_order(total.reshape(1, -1, *(1 for _ in self.strides)))
-        # A box filter: one channel per group, with a kernel of ones.
-        feature = self.axes[0][1]
-        q = jnp.moveaxis(q, feature, -1)
-        q = q.reshape(*q.shape[:-1], self.groups, -1).sum(-1)
-        q = jnp.moveaxis(q, -1, feature)
-        shape = list(self.shapes[1])
-        shape[self.axes[1][0]], shape[self.axes[1][1]] = self.groups, 1
-        boxed = self._conv(q, jnp.ones(shape, q.dtype), self.groups)
-        if self.groups == 1:
-            return boxed
-        return jnp.repeat(boxed, self.out[self.axes[2][1]] // self.groups, self.axes[2][1])
+        # A box filter: one channel per group.
+        batch, feature, *spatial = self.axes[0]
+        q = q.transpose(batch, feature, *spatial)
+        q = q.reshape(q.shape[0], self.groups, -1, *q.shape[2:]).sum(2)
+        boxed = box(self._spread(q), *self._window())
+        if self.groups > 1:
+            boxed = jnp.repeat(boxed, self.out[self.axes[2][1]] // self.groups, 1)
+        return self._to_output_order(boxed)
+
+    def _spread(self, x: jax.Array) -> jax.Array:
+        """An input of axes (batch, feature, *spatial) with the gaps of its dilation."""
+        gaps = [(0, 0, d - 1) for d in self.input_dilation]
+        return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *gaps])
+
+    def _window(self) -> tuple[Any, ...]:
+        """The window, strides, padding and dilation of a kernel over (batch, feature, *spatial)."""
+        taps = (self.shapes[1][d] for d in self.axes[1][2:])
+        padding = ((0, 0), (0, 0), *self.padding)
+        return (1, 1, *taps), (1, 1, *self.strides), padding, (1, 1, *self.kernel_dilation)
+
+
+def _convolve(
+    x: jax.Array,
+    y: jax.Array,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    input_dilation: Sequence[int],
+    kernel_dilation: Sequence[int],
+    axes: lax.ConvDimensionNumbers,
+    groups: int,
+    precision: Any,
+) -> jax.Array:
+    dtype = jnp.result_type(x, y)
+    return lax.conv_general_dilated(
+        x.astype(dtype),
+        y.astype(dtype),
+        strides,
+        padding,
+        lhs_dilation=input_dilation,
+        rhs_dilation=kernel_dilation,
+        dimension_numbers=axes,
+        feature_group_count=groups,
+        precision=precision,
+        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+    )
+
+
+def _rows_first(ndim: int) -> lax.ConvDimensionNumbers:
+    """Axes (batch, *spatial, feature) of input and output, (*spatial, in, out) of the kernel."""
+    rows = (0, ndim - 1, *range(1, ndim - 1))
+    return lax.ConvDimensionNumbers(rows, (ndim - 1, ndim - 2, *range(ndim - 2)), rows)
+
+
+def _feature_last(axes: Sequence[int]) -> tuple[int, ...]:
+    """(batch, *spatial, feature) from (batch, feature, *spatial)."""
+    batch, feature, *spatial = axes
+    return batch, *spatial, feature
+
+
+def _put(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """The inverse of ``transpose(axes)``."""
+    return x.transpose(np.argsort(axes))

@@ -257,7 +257,7 @@ class Problem:
             return rule.pair(x0, dy)
         if dy is None:
             return rule.pair(dx, y0)
-        return rule.pair(dx, y0 + dy) + rule.pair(x0, dy)
+        return rule.pairs((dx, y0 + dy), (x0, dy))
 
     def _contract_fixed(self, node: Node, rule: Contraction, fixed: int, residual: jax.Array) -> Moves:
         """With one input fixed the constraint is a hyperplane."""

@@ -1,5 +1,6 @@
 """Sliding windows as pure data movement, and the padding they need."""
 
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -87,6 +88,29 @@ def windows(
     if order != sorted(order):
         x = lax.transpose(x, order)
     return lax.reshape(x, (*out, math.prod(window)))
+
+
+def box(
+    x: jax.Array,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> jax.Array:
+    """The sums over the sliding windows of an array, by slices along one axis after the other.
+
+    The same as ``windows(...).sum(-1)``, without writing the windows out.
+
+    >>> box(jnp.arange(5), (3,), (2,), ((0, 0),), (1,)).tolist()
+    [3, 9]
+    """
+    x = lax.pad(x, jnp.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in padding])
+    for axis, (n, w, s, d) in enumerate(zip(x.shape, window, strides, dilation, strict=True)):
+        span = _span(max((n - (w - 1) * d - 1) // s + 1, 0), s)
+        starts = [min(k * d, n - span) for k in range(w)]
+        cuts = [lax.slice_in_dim(x, k, k + span, s, axis) for k in starts]
+        x = functools.reduce(operator.add, cuts)
+    return x
 
 
 def explicit_padding(

@@ -1,0 +1,209 @@
+"""Convolutions as contractions, against `lax.conv_general_dilated` and its transposes."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from pjax.contraction import Convolution
+
+ROWS = (0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)  # NHWC, HWIO, NHWC
+
+# Shapes of input and kernel, axes, and settings that are not the default.
+CASES = {
+    "same": ((2, 5, 6, 3), (3, 3, 3, 4), ROWS, {"padding": ((1, 1), (1, 1))}),
+    "one channel": ((3, 6, 5, 1), (3, 3, 1, 4), ROWS, {"padding": ((1, 1), (1, 1))}),
+    "many channels": ((2, 4, 4, 8), (3, 3, 8, 2), ROWS, {"padding": ((1, 1), (1, 1))}),
+    "one by one": ((2, 4, 3, 5), (1, 1, 5, 2), ROWS, {}),
+    "as large as the input": ((2, 4, 3, 2), (4, 3, 2, 3), ROWS, {}),
+    "even kernel": ((2, 5, 5, 2), (2, 4, 2, 3), ROWS, {"padding": ((0, 1), (1, 2))}),
+    "strides that leave a rest": ((2, 8, 7, 2), (3, 2, 2, 3), ROWS, {"strides": (3, 2)}),
+    "strides longer than the kernel": ((1, 9, 8, 2), (2, 1, 2, 3), ROWS, {"strides": (4, 3)}),
+    "padding beyond the kernel": ((1, 3, 4, 2), (2, 2, 2, 2), ROWS, {"padding": ((3, 2), (0, 4))}),
+    "cropped": ((2, 6, 7, 2), (2, 3, 2, 2), ROWS, {"padding": ((-1, 0), (1, -2))}),
+    "dilated kernel": (
+        (2, 9, 8, 2),
+        (3, 2, 2, 3),
+        ROWS,
+        {"kernel_dilation": (2, 3), "padding": ((1, 2), (0, 1)), "strides": (1, 2)},
+    ),
+    "dilated input": (
+        (2, 3, 4, 2),
+        (3, 2, 2, 3),
+        ROWS,
+        {"input_dilation": (2, 3), "padding": ((2, 1), (0, 1)), "strides": (1, 2)},
+    ),
+    "dilated both": (
+        (2, 3, 4, 2),
+        (2, 3, 2, 3),
+        ROWS,
+        {"input_dilation": (3, 2), "kernel_dilation": (2, 1), "padding": ((1, 0), (2, 2))},
+    ),
+    "groups": ((2, 5, 5, 6), (3, 2, 2, 9), ROWS, {"groups": 3, "padding": ((1, 1), (0, 1))}),
+    "groups, strided": ((2, 5, 6, 4), (2, 2, 2, 4), ROWS, {"groups": 2, "strides": (2, 1)}),
+    "depthwise": ((2, 4, 4, 3), (3, 3, 1, 3), ROWS, {"groups": 3}),
+    "features first": (
+        (2, 3, 5, 6),
+        (4, 3, 3, 2),
+        ((0, 1, 2, 3),) * 3,
+        {"padding": ((1, 1), (1, 0)), "strides": (1, 2)},
+    ),
+    "odd axes": (
+        (6, 3, 2, 5),
+        (2, 4, 3, 3),
+        ((2, 1, 3, 0), (1, 2, 3, 0), (3, 0, 2, 1)),
+        {"padding": ((1, 2), (0, 1)), "strides": (2, 1), "kernel_dilation": (1, 2)},
+    ),
+    "line": (
+        (2, 9, 3),
+        (4, 3, 2),
+        ((0, 2, 1), (2, 1, 0), (0, 2, 1)),
+        {"strides": (2,), "padding": ((1, 3),)},
+    ),
+    "space": (
+        (2, 3, 4, 5, 2),
+        (2, 3, 2, 2, 3),
+        ((0, 4, 1, 2, 3), (4, 3, 0, 1, 2), (0, 4, 1, 2, 3)),
+        {"strides": (1, 2, 1), "padding": ((1, 0), (1, 1), (0, 0))},
+    ),
+    "no output": ((2, 2, 2, 3), (3, 3, 3, 4), ROWS, {}),
+}
+
+
+def made(name, dtype):
+    x, kernel, axes, given = CASES[name]
+    ones = (1,) * (len(x) - 2)
+    settings = {
+        "strides": ones,
+        "padding": tuple((0, 0) for _ in ones),
+        "input_dilation": ones,
+        "kernel_dilation": ones,
+        **given,
+    }
+    return Convolution((x, kernel), (dtype, dtype), axes=axes, **settings)
+
+
+def plain(rule, x, y):
+    return lax.conv_general_dilated(
+        x,
+        y,
+        rule.strides,
+        rule.padding,
+        rule.input_dilation,
+        rule.kernel_dilation,
+        lax.ConvDimensionNumbers(*rule.axes),
+        rule.groups,
+    )
+
+
+def normal(seed, shape, dtype):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation():
+    """These tests compile much and compute little."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    with jax.enable_x64(request.param == "float64"):
+        yield request.param
+
+
+def assert_close(found, expected, dtype):
+    assert found.dtype == expected.dtype == dtype
+    assert found.shape == expected.shape
+    tolerance = 1e-4 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def arrays(rule, dtype):
+    """An input, a kernel, another of each, and weights for the outputs."""
+    return [normal(i, s, dtype) for i, s in enumerate((*rule.shapes, *rule.shapes, rule.out))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_convolution_is_that_of_jax(name, dtype):
+    rule = made(name, dtype)
+
+    def both(x, y, u, v, c):
+        out, back = jax.vjp(lambda x, y: plain(rule, x, y), x, y)
+        yield rule.pair(x, y), out
+        yield rule.pairs((x, y), (u, v)), out + plain(rule, u, v)
+        pulled = back(c)
+        yield rule.pull(0, y, c), pulled[0]
+        yield rule.pull(1, x, c), pulled[1]
+
+    for found, expected in jax.jit(lambda *xs: list(both(*xs)))(*arrays(rule, dtype)):
+        assert_close(found, expected, dtype)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_parts_of_a_convolution_are_those_of_its_edges(name, dtype):
+    rule = made(name, dtype)
+
+    def both(x, y, u, v, c):  # noqa: ARG001
+        wide = rule.expand(0, x), rule.expand(1, y)
+        yield (wide[0] * wide[1]).sum(-1), plain(rule, x, y)
+        for i, q in enumerate((x, y)):
+            yield jnp.broadcast_to(rule.reduce(i, q), rule.out), wide[i].sum(-1)
+            edges = jnp.broadcast_to(c[..., None], (*rule.out, rule.length))
+            first, second = rule.scatter(i, c, 2 * c)
+            yield first, rule.gather(i, edges)
+            yield second, rule.gather(i, 2 * edges)
+            yield rule.pull(i, (y, x)[i], c), rule.gather(i, edges * wide[1 - i])
+
+    for found, expected in jax.jit(lambda *xs: list(both(*xs)))(*arrays(rule, dtype)):
+        assert_close(found, expected, dtype)
+
+
+@pytest.mark.parametrize("name", ["same", "one channel", "odd axes", "groups"])
+def test_under_vmap(name):
+    rule = made(name, "float32")
+    x, y, c = (normal(i, (2, *s), "float32") for i, s in enumerate((*rule.shapes, rule.out)))
+    for fn, args in (
+        (rule.pair, (x, y)),
+        (lambda y, c: rule.pull(0, y, c), (y, c)),
+        (lambda x, c: rule.pull(1, x, c), (x, c)),
+    ):
+        for axes in ((0, 0), (0, None), (None, 0)):
+            batched = [a if axis == 0 else a[0] for a, axis in zip(args, axes, strict=True)]
+            expected = [
+                fn(*(a[k] if axis == 0 else a[0] for a, axis in zip(args, axes, strict=True)))
+                for k in range(2)
+            ]
+            assert_close(jax.vmap(fn, axes)(*batched), jnp.stack(expected), "float32")
+
+
+@pytest.mark.parametrize("name", ["same", "features first", "odd axes", "dilated both"])
+def test_convolutions_on_cpu_come_in_the_order_that_is_fast(name):
+    """The compiler does not reorder axes inside loops, and is slow there in all orders but one."""
+    rule = made(name, "float32")
+    x, y, c = (jax.ShapeDtypeStruct(s, "float32") for s in (*rule.shapes, rule.out))
+    orders = set()
+    for fn, args in (
+        (lambda x, y: rule.pairs((x, y), (x, y)), (x, y)),
+        (lambda y, c: rule.pull(0, y, c), (y, c)),
+        (lambda x, c: rule.pull(1, x, c), (x, c)),
+    ):
+        program = jax.jit(fn).trace(*args).lower(lowering_platforms=("cpu",)).as_text()
+        found = re.findall(r"dim_numbers = (.*?), window", program)
+        assert len(found) == 1
+        orders.update(found)
+    assert orders == {"[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]"}
+
+
+def test_other_devices_take_the_convolution_as_it_is():
+    rule = made("features first", "float32")
+    x, y, c = (jax.ShapeDtypeStruct(s, "float32") for s in (*rule.shapes, rule.out))
+    for fn, args in ((rule.pair, (x, y)), (lambda y, c: rule.pull(0, y, c), (y, c))):
+        program = jax.jit(fn).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+        assert "transpose" not in program.split("stablehlo.convolution")[0]
+        assert "dim_numbers = [b, f, 0, 1]x" in program
