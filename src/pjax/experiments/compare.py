@@ -44,18 +44,18 @@ class Preset:
             quick: the small version: fewer steps and seeds, and smaller batches where a step is slow.
             settings: changes to each run, see `Config`.
         """
+        given = {key: value for key, value in settings.items() if value is not None}
         for name in self.architectures:
             widths, skip = parse_widths(name)
             for method in self.methods:
                 if skip and method in ("fa", "ff-sgd", "ff-adam"):
                     continue
-                common: dict[str, Any] = {"seeds": SEEDS, "max_steps": MAX_STEPS}
+                common = {"seeds": SEEDS, "max_steps": MAX_STEPS} | given
                 if quick:
-                    steps = "projection_steps" if _projects(method) else "steps"
-                    common = self.quick | {"max_steps": self.quick[steps], "quick": True}
-                    common["check_every"] = common["max_steps"] // QUICK_CHECKS
-                    common.pop("steps"), common.pop("projection_steps")
-                common |= {key: value for key, value in settings.items() if value is not None}
+                    small, steps = self.quick, "projection_steps" if _projects(method) else "steps"
+                    common = {k: v for k, v in small.items() if not k.endswith("steps")}
+                    common |= {"max_steps": small[steps], "quick": True} | given
+                    common.setdefault("check_every", common["max_steps"] // QUICK_CHECKS)
                 yield Config(
                     data=self.data, model=self.model, widths=widths, skip=skip, method=method, **common
                 )
