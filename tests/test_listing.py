@@ -1,4 +1,7 @@
-"""The paper's training loop: plain functions, a new closure per batch, no jit. It must compile once."""
+"""The paper's training loop: a new closure per batch, no jit. It must compile once.
+
+First the listing itself, word for word, and then the same loop with plain functions.
+"""
 
 import jax
 import jax.monitoring
@@ -10,6 +13,37 @@ import pjax
 from pjax.optim import _solver
 
 BATCHES = 6
+
+LISTING = """
+import jax
+import pjax
+from pjax import nn, optim
+
+class MLP(nn.Module):
+    def __init__(self, in_features, hidden_features, num_classes):
+        super().__init__()
+        self.hidden = nn.Linear(in_features, hidden_features)
+        self.relu = nn.ReLU(hidden_features)
+        self.out = nn.Linear(hidden_features, num_classes)
+
+    def __call__(self, x):
+        x = self.hidden(x)
+        x = self.relu(x)
+        x = self.out(x)
+        return x
+
+
+model = MLP(in_features=784, hidden_features=256, num_classes=10)
+params = model.init(jax.random.key(0))
+optimizer = optim.DouglasRachford(steps_per_update=50)
+
+for (x, y) in dataloader:
+    def loss_fn(params):
+        logits = model.apply(params, x)
+        return nn.cross_entropy(logits, y)
+
+    params, loss = optimizer.update(loss_fn, params)
+"""
 
 
 def apply(params, x):
@@ -47,6 +81,35 @@ def compiled():
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield names
     jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_the_listing_of_the_paper(compiled):
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(10, 784))
+    dataloader = []
+    for _ in range(4):
+        y = rng.integers(10, size=16)
+        dataloader.append(((centres[y] + 0.1 * rng.normal(size=(16, 784))).astype(np.float32), y))
+    scope = {"dataloader": dataloader}
+    exec(compile(LISTING, "listing", "exec"), scope)
+    assert compiled.count("jit(_update)") == 1
+    model, params = scope["model"], scope["params"]
+    assert {name: value.shape for name, value in params.items()} == {
+        "hidden.weight": (784, 256),
+        "relu.bias": (256,),
+        "out.weight": (256, 10),
+    }
+    first = model.init(jax.random.key(0))
+    x, y = dataloader[0]
+    for name in first:
+        assert np.isfinite(params[name]).all()
+        assert (params[name] != first[name]).any()
+
+    def loss(params):
+        return scope["nn"].cross_entropy(model.apply(params, x), y).mean()
+
+    assert loss(params) < 0.5 * loss(first)
+    assert scope["loss"].shape == ()
 
 
 SOLVERS = [

@@ -3,7 +3,11 @@
 import collections
 import copy
 import dataclasses
+import inspect
+import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -155,6 +159,16 @@ def test_shapes_need_no_values():
     shapes = MLP().shapes()
     assert shapes["hidden.weight"] == jax.ShapeDtypeStruct((8, 16), jnp.float32)
     assert shapes == {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in MLP().init(KEY).items()}
+
+
+def test_a_model_is_made_and_shown_without_a_device():
+    # A platform that does not exist is noticed by the first call that needs a device.
+    code = "from pjax import nn; model = nn.RNN(5, [3]); print(repr(model)[:3], len(model.shapes()))"
+    environment = {**os.environ, "JAX_PLATFORMS": "none_such"}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert shown.stdout.split() == ["RNN", "4"]
 
 
 def test_a_wrong_initialiser():
@@ -357,6 +371,21 @@ def test_long_lists_show_only_what_is_wrong():
 
 
 # What is shown.
+
+
+def test_public_names_are_our_own_and_documented():
+    names = {k: v for k, v in vars(nn).items() if not k.startswith("_") and not inspect.ismodule(v)}
+    assert [k for k, v in names.items() if not v.__doc__ or not v.__module__.startswith("pjax")] == []
+    layers = {k: v for k, v in names.items() if isinstance(v, type) and issubclass(v, nn.Module)}
+    assert len(layers) >= 13
+    assert [k for k, v in layers.items() if ">>>" not in v.__doc__] == []
+
+
+def test_models_can_be_copied():
+    shared = nn.Linear(2, 2)
+    model = copy.deepcopy(module(lambda self, x: self.b(self.a(x)), a=shared, b=shared))
+    assert model.a is model.b
+    assert model.init(KEY).keys() == {"a.weight"}
 
 
 def test_repr_shows_the_tree():

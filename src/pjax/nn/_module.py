@@ -13,9 +13,6 @@ from pjax.errors import InputError
 from pjax.nn._mismatch import check_parameters
 from pjax.nn._parameter import Parameter, floating
 
-Params = dict[str, Any]
-"""Values by the names of parameters."""
-
 _RESERVED = ("apply", "bind", "init", "shapes")
 
 
@@ -58,7 +55,7 @@ class Module:
             f"{self._place()}: {type(self).__name__} defines no __call__, so it cannot be applied."
         )
 
-    def init(self, key: jax.Array, dtype: Any = None) -> Params:
+    def init(self, key: jax.Array, dtype: Any = None) -> dict[str, jax.Array]:
         """Initial values for all parameters.
 
         The value of a parameter depends on the key, on its own name and on its own declaration, and on
@@ -73,7 +70,7 @@ class Module:
         """
         _check_key(self, key)
         chosen = None if dtype is None else floating(dtype)
-        values: Params = {}
+        values: dict[str, jax.Array] = {}
         for name, parameter in self._parameters().items():
             to = parameter.dtype if chosen is None else chosen
             value = parameter.initialiser(jax.random.fold_in(key, _stable_hash(name)), parameter.shape, to)

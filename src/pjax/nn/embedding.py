@@ -48,13 +48,11 @@ class Embedding(Module):
 
     def _check(self, x: Any) -> None:
         values = x.value if isinstance(x, Computation) else x
+        known = None if isinstance(values, jax.core.Tracer) else np.asarray(values)
         expected = f"{self._place()}: expected whole numbers from 0 to {self.num - 1}"
-        if not jnp.issubdtype(jnp.result_type(values), jnp.integer):
+        if not np.issubdtype(values.dtype if known is None else known.dtype, np.integer):
             raise InputError(f"{expected}, got {describe(values)}.")
-        if isinstance(values, jax.core.Tracer):
-            return  # out of range gives NaN, which the optimisers report
-        known = np.asarray(values)
-        if known.size and (known.min() < 0 or known.max() >= self.num):
+        if known is not None and known.size and (known.min() < 0 or known.max() >= self.num):
             raise InputError(f"{expected}, got numbers from {known.min()} to {known.max()}.")
 
     def _label(self) -> str:
@@ -63,4 +61,5 @@ class Embedding(Module):
 
 @lift("weight", "codes", expects="a weight (num, features), and codes that are whole numbers")
 def _take(weight: Operand, codes: Operand) -> jax.Array:
+    # Codes that are known only later may be out of range: they give NaN.
     return jnp.take(weight, codes, axis=0, mode="fill", fill_value=jnp.nan)

@@ -13,7 +13,8 @@ class Quantize(Module):
 
     .. math:: y = \operatorname{argmin}_{z_i} |x - z_i|, \quad z_i = \frac{2 i - (n - 1)}{n - 1} s
 
-    Its derivative is zero wherever it has one, so that layers before it learn by projections only.
+    Its derivative is zero wherever it has one, so layers before it learn by projections only: by those of
+    Douglas-Rachford, which add up moves until they reach another level. Alternating projections undo each.
 
     Args:
         levels: how many points, at least 2.
