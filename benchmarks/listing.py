@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import pjax
-from benchmarks.models import Params, apply_mlp, init_mlp
+from pjax.experiments.methods import Params
+from pjax.experiments.models import MLP
 from pjax.optim import _solver
 
 Batch = tuple[jax.Array, jax.Array]
@@ -25,14 +26,14 @@ TURN = 10
 MOST = 1.3
 
 
-def plain(optimizer: pjax.optim.Solver) -> Loop:
+def plain(model: MLP, optimizer: pjax.optim.Solver) -> Loop:
     """The listing: plain functions, a closure over each batch, no jit."""
 
     def loop(params: Params, data: Sequence[Batch]) -> Params:
         for x, y in data:
 
             def loss_fn(params: Params) -> jax.Array:
-                logits = apply_mlp(params, x)  # noqa: B023 - called at once
+                logits = model.apply(params, x)  # noqa: B023 - called at once
                 return pjax.cross_entropy(logits, y)  # noqa: B023
 
             params, _ = optimizer.update(loss_fn, params)
@@ -41,12 +42,12 @@ def plain(optimizer: pjax.optim.Solver) -> Loop:
     return loop
 
 
-def jitted(optimizer: pjax.optim.Solver) -> Loop:
+def jitted(model: MLP, optimizer: pjax.optim.Solver) -> Loop:
     """The same with a jitted update."""
 
     @jax.jit
     def update(params: Params, x: jax.Array, y: jax.Array) -> tuple[Params, jax.Array]:
-        return optimizer.update(lambda p: pjax.cross_entropy(apply_mlp(p, x), y), params)
+        return optimizer.update(lambda p: pjax.cross_entropy(model.apply(p, x), y), params)
 
     def loop(params: Params, data: Sequence[Batch]) -> Params:
         for x, y in data:
@@ -96,8 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     optimizer = pjax.optim.DouglasRachford(steps_per_update=options.steps)
     data = make_data(options.batches, options.size)
-    start = init_mlp(jax.random.key(0), 784, [options.hidden], 10)
-    loops = {"as printed": plain(optimizer), "jitted": jitted(optimizer)}
+    model = MLP(784, [options.hidden], 10)
+    start = model.init(jax.random.key(0))
+    loops = {"as printed": plain(model, optimizer), "jitted": jitted(model, optimizer)}
     params, seconds = dict.fromkeys(loops, start), dict.fromkeys(loops, 0.0)
 
     def turn(name: str, data: Sequence[Batch]) -> float:

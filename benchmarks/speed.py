@@ -8,7 +8,6 @@ edges ("AP explicit") are so slow that they are timed once, over two steps.
 
 import argparse
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -23,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import pjax
-from benchmarks import models
 from pjax import _trace as tracing
 from pjax.contraction import Contraction
+from pjax.experiments import models
 
 BATCH = 256
 MOST_GIB = 6.0
@@ -52,10 +51,9 @@ class Case:
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.uniform(size=(BATCH, *self.shape)), jnp.float32)
         y = jnp.asarray(rng.integers(self.classes, size=BATCH), jnp.int32)
-        init = models.init_cnn if self.convolutional else models.init_mlp
-        apply = models.apply_cnn if self.convolutional else models.apply_mlp
-        params = init(jax.random.key(0), self.shape[-1], self.widths, self.classes, skip=self.skip)
-        return params, x, y, functools.partial(apply, skip=self.skip)
+        kind = "cnn" if self.convolutional else "mlp"
+        model = models.make(kind, self.shape, self.widths, self.classes, skip=self.skip)
+        return model.init(jax.random.key(0)), x, y, model.apply
 
 
 CASES = (

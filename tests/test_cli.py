@@ -125,6 +125,26 @@ class TestCompare:
         assert not list(tmp_path.rglob("*.npz")), "checkpoints are left"
 
     @pytest.mark.usefixtures("small")
+    def test_runs_are_timed_again(self, tmp_path: Path) -> None:
+        (before,) = comparing.compare(
+            "small", tmp_path, quick=True, only_methods=["adam"], only_architectures=["1x8"]
+        )
+        assert "small 1x8-adam:" in run(
+            "compare", "--preset", "small", "--quick", "--retime", "--folder", tmp_path
+        )
+        after = read_run(before.folder)
+        for check, again in zip(before.checks, after.checks, strict=True):
+            assert (check.step, check.test) == (again.step, again.test)
+        for old, new in zip(before.results, after.results, strict=True):
+            assert (old.test, old.steps) == (new.test, new.steps)
+            assert new.ms_per_step > 0
+            assert new.seconds == pytest.approx(new.steps * new.ms_per_step / 1000, abs=1e-5)
+        config = before.folder / "config.json"
+        config.write_text(config.read_text().replace("cores", "hearts"))
+        message = run("compare", "--preset", "small", "--quick", "--retime", "--folder", tmp_path, code=2)
+        assert "hearts, cannot be timed on CPU" in message
+
+    @pytest.mark.usefixtures("small")
     def test_from_the_command_line_to_a_report(self, tmp_path: Path) -> None:
         output = run(
             "compare", "--preset", "small", "--quick", "--methods", "adam,ap", "--architectures", "1x8",

@@ -240,6 +240,8 @@ class _Lines:
 
     def show(self, name: str, p: Progress) -> None:
         now = time.monotonic()
+        if p.message == "timed":
+            console.print(f"{name}: {p.ms_per_step:.3g} ms/step", soft_wrap=True)
         if math.isnan(p.test) or (now - self.last.get(name, -1.0) < 1.0 and p.step < p.max_steps):
             return
         self.last[name] = now
@@ -295,6 +297,10 @@ def compare(
         bool | None,
         typer.Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
     ] = None,
+    retime: Annotated[
+        bool,
+        typer.Option("--retime", help="Run nothing: time the steps of what has ended, one run at a time."),
+    ] = False,
     folder: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results"),
 ) -> None:
     """Compare methods as the paper's tables do. Start again to go on with what was interrupted."""
@@ -313,6 +319,9 @@ def compare(
             with _training_bar() as show:
                 if name == "depth":
                     depth.run(folder / "depth", progress=lambda line: console.print(escape(str(line))))
+                    continue
+                if retime:
+                    comparing.retime(name, folder, quick=quick, progress=show)
                     continue
                 runs = comparing.compare(
                     name,

@@ -37,7 +37,7 @@ class Config:
         learning_rate: of methods that have one; by default the paper's.
         loss_scale: factor λ of the loss in its proximal operator.
         consensus: of the projection methods, ``"paper"`` or ``"exact"``.
-        init_scale: variance of initial weights times their fan-in.
+        init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
         sequence_length: characters in a window of text.
         quick: whether this is the small version of an experiment; only noted.
     """

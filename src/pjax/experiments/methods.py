@@ -198,7 +198,7 @@ def make(
         consensus: of the projection methods, see `pjax.optim.Solver`.
     """
     check_name("method", name, LABELS)
-    rate = {} if learning_rate is None else {"learning_rate": learning_rate}
+    rate: dict[str, Any] = {} if learning_rate is None else {"learning_rate": learning_rate}
     base, _, rest = name.partition("-")
     if base in SOLVERS:
         solver = SOLVERS[base](steps_per_update=steps_per_batch, consensus=consensus)

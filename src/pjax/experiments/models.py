@@ -12,6 +12,7 @@ import jax
 import pjax
 from pjax import nn
 from pjax.errors import InputError
+from pjax.nn import RNN as RNN
 
 SCALE = 1.5
 """Variance of initial weights times their fan-in, between LeCun's 1 and He's 2. The paper does not say what
@@ -115,9 +116,11 @@ def make(
         widths: features of each hidden layer.
         classes: number of classes, or of distinct characters.
         skip: whether the readout sees all hidden layers.
-        scale: variance of initial weights times their fan-in.
+        scale: variance of initial weights times their fan-in; ``"rnn"`` has 1.
     """
     options: dict[str, Any] = {"skip": skip, "scale": scale}
+    if model == "rnn":
+        return RNN(classes, widths, skip=skip)
     if model == "mlp":
         size = 1
         for n in inputs:

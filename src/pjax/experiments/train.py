@@ -21,7 +21,15 @@ from pjax.experiments import checkpoint
 from pjax.experiments import config as configuration
 from pjax.experiments.config import Config
 from pjax.experiments.loop import Loop
-from pjax.experiments.results import Run, SeedResult, read_run, should_stop, summarise, write_atomically
+from pjax.experiments.results import (
+    Run,
+    SeedResult,
+    read_lines,
+    read_run,
+    should_stop,
+    summarise,
+    write_atomically,
+)
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -87,6 +95,28 @@ def new_folder(config: Config, parent: str | Path = "runs") -> Path:
         number += 1
         found = first.with_name(f"{first.name}-{number}")
     return found
+
+
+def time_again(folder: str | Path) -> float:
+    """Time a step of a run that has ended, and correct the seconds in its folder; the milliseconds.
+
+    The device must be the one it was run on.
+    """
+    folder = Path(folder)
+    config = configuration.read(folder / "config.json")
+    about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if about.get("device") != device():
+        raise InputError(f"{folder}: was run on {about.get('device')}, cannot be timed on {device()}")
+    loop = Loop(config)
+    milliseconds = loop.milliseconds(loop.start())
+    for name, key in (("metrics", "step"), ("results", "steps")):
+        lines = [line for _, line in read_lines(folder / f"{name}.jsonl")]
+        for line in lines:
+            line["seconds"] = round(line[key] * milliseconds / 1000, _DIGITS)
+            if "ms_per_step" in line:
+                line["ms_per_step"] = milliseconds
+        _write_lines(folder / f"{name}.jsonl", lines)
+    return milliseconds
 
 
 def load_params(folder: str | Path, seed: int | None = None) -> dict[str, np.ndarray]:
@@ -188,8 +218,7 @@ class _Trainer:
 
     def _write_checks(self) -> None:
         """All checks that count: a run that was killed may have written one that will be made again."""
-        lines = "".join(json.dumps(check) + "\n" for check in self.checks)
-        write_atomically(self.folder / "metrics.jsonl", lines.encode())
+        _write_lines(self.folder / "metrics.jsonl", self.checks)
 
     # --- Running ---
 
@@ -203,8 +232,7 @@ class _Trainer:
         best = {name: np.asarray(value) for name, value in self.best.items()}
         train = self.loop.accuracy(best, "train")
         results = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
-        lines = "".join(json.dumps(result.as_json()) + "\n" for result in results)
-        write_atomically(self.folder / "results.jsonl", lines.encode())
+        _write_lines(self.folder / "results.jsonl", [result.as_json() for result in results])
 
     @property
     def _step(self) -> int:
@@ -297,6 +325,10 @@ def _replaced(array: np.ndarray, place: int, value: np.ndarray) -> np.ndarray:
     copy = np.array(array)
     copy[place] = value
     return copy
+
+
+def _write_lines(path: Path, values: list[dict[str, Any]]) -> None:
+    write_atomically(path, "".join(json.dumps(value) + "\n" for value in values).encode())
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
