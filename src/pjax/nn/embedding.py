@@ -43,10 +43,11 @@ class Embedding(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The vectors of the codes, of shape ``(*x.shape, features)``."""
-        self._check(x)
+        self.check(x)
         return _take(self.weight, x)
 
-    def _check(self, x: Any) -> None:
+    def check(self, x: Operand) -> None:
+        """Raise an `InputError` unless these are codes, as far as their values are known."""
         values = x.value if isinstance(x, Computation) else x
         known = None if isinstance(values, jax.core.Tracer) else np.asarray(values)
         expected = f"{self._place()}: expected whole numbers from 0 to {self.num - 1}"

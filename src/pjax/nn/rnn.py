@@ -21,9 +21,9 @@ class RNN(Module):
 
     .. math:: (y_t, h'_t) = \operatorname{MLP}(e_{x_t}, h_{t-1}), \quad h_t = \max(h'_t, 0), \quad h_0 = 0
 
-    The cell reads the embedding :math:`e` of a character beside the state before it, and its linear readout
-    yields the logits :math:`y_t` for the next character beside the raw state. Every hidden layer is a relu
-    with a bias.
+    The cell reads the embedding :math:`e` of a character beside the state before it. Its hidden layers are
+    relus with biases, and its linear readout yields the logits :math:`y_t` for the next character and the raw
+    state: the columns of one matrix, kept as two.
 
     Args:
         num: how many characters there are.
@@ -33,7 +33,8 @@ class RNN(Module):
         state: features of the state; by default as many as the last hidden layer.
         skip: whether the readout reads all hidden layers, concatenated, and not the last alone.
 
-    Parameters: ``embed.weight``, ``hidden.0.weight``, ``relu.0.bias`` and so on, ``out.weight``.
+    Parameters: ``embed.weight``, ``hidden.0.weight``, ``relu.0.bias`` and so on, ``state.weight``,
+        ``out.weight``.
 
     >>> model = RNN(65, [32, 32], skip=True)
     >>> params = model.init(jax.random.key(0))
@@ -56,13 +57,15 @@ class RNN(Module):
         widths = [whole("RNN", "widths", width) for width in widths]
         self.num = whole("RNN", "num", num)
         self.classes = self.num if classes is None else whole("RNN", "classes", classes)
-        self.state = widths[-1] if state is None else whole("RNN", "state", state)
         self.skip = bool(skip)
         self.embed = Embedding(self.num, widths[0] if embedding is None else embedding)
-        inputs = [self.embed.features + self.state, *widths[:-1]]
+        self.state_features = widths[-1] if state is None else whole("RNN", "state", state)
+        inputs = [self.embed.features + self.state_features, *widths[:-1]]
         self.hidden = [Linear(*sizes) for sizes in zip(inputs, widths, strict=True)]
         self.relu = [ReLU(width) for width in widths]
-        self.out = Linear(sum(widths) if self.skip else widths[-1], self.classes + self.state)
+        readable = sum(widths) if self.skip else widths[-1]
+        self.state = Linear(readable, self.state_features)
+        self.out = Linear(readable, self.classes)
         self.activation = ReLU()
 
     def __call__(self, x: Operand) -> Any:
@@ -72,22 +75,26 @@ class RNN(Module):
             raise InputError(
                 f"{self._place()}: expected codes of shape (…, time), got one code without axes."
             )
-        inputs = self.embed(x)
-        state = jnp.zeros((*shape[:-1], self.state), inputs.dtype)
-        if isinstance(inputs, Computation):  # built by hand, step by step
-            logits = []
+        self.embed.check(x)
+        values = (x, self.embed.weight, self.state.weight)
+        state = jnp.zeros((*shape[:-1], self.state_features), self.state.weight.dtype)
+        if any(isinstance(value, Computation) for value in values):  # built by hand, step by step
+            seen = []
             for t in range(shape[-1]):
-                one, state = self._cell(inputs[..., t, :], state)
-                logits.append(one)
-            return pnp.stack(logits, axis=-2)
+                hidden = self._hidden(pnp.index(x, (..., t)), state)
+                state = self.activation(self.state(hidden))
+                seen.append(hidden)
+            return self.out(pnp.stack(seen, axis=-2))
 
         def step(state: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
-            one, after = self._cell(now, state)
-            return after, one
+            hidden = self._hidden(now, state)
+            return self.activation(self.state(hidden)), hidden
 
-        # Compiles in constant time for gradients; projections unroll it, and take as long as for a loop.
-        _, stacked = jax.lax.scan(step, state, jnp.moveaxis(inputs, -2, 0))
-        return jnp.moveaxis(stacked, 0, -2)
+        # Gradients compile it in constant time; projections unroll it, which takes them as long as a loop.
+        # Each step looks up its own characters: of embeddings looked up before, each would write back to all.
+        # The logits are one product at the end, so that only that one is next to the loss.
+        _, stacked = jax.lax.scan(step, state, jnp.moveaxis(jnp.asarray(x), -1, 0))
+        return self.out(jnp.moveaxis(stacked, 0, -2))
 
     def step(self, x: Operand, state: Operand) -> tuple[Any, Any]:
         """One character: the logits for the next, and the state after it.
@@ -104,17 +111,18 @@ class RNN(Module):
         >>> logits.shape, state.shape
         ((65,), (32,))
         """
-        check_last_axis(self._place() + ", state", state, self.state)
-        return self._cell(self.embed(x), state)
+        check_last_axis(self._place() + ", state", state, self.state_features)
+        hidden = self._hidden(x, state)
+        return self.out(hidden), self.activation(self.state(hidden))
 
-    def _cell(self, x: Any, state: Any) -> tuple[Any, Any]:
-        y = pnp.concatenate([x, state], axis=-1)
+    def _hidden(self, x: Operand, state: Operand) -> Any:
+        """What the readout reads."""
+        y = pnp.concatenate([self.embed(x), state], axis=-1)
         outputs = []
         for hidden, relu in zip(self.hidden, self.relu, strict=True):
             y = relu(hidden(y))
             outputs.append(y)
-        y = self.out(pnp.concatenate(outputs, axis=-1) if self.skip else y)
-        return y[..., : self.classes], self.activation(y[..., self.classes :])
+        return pnp.concatenate(outputs, axis=-1) if self.skip else y
 
     def _label(self) -> str:
-        return f"RNN({self.num} → {self.classes}, state {self.state}{', skip' * self.skip})"
+        return f"RNN({self.num} → {self.classes}, state {self.state_features}{', skip' * self.skip})"
