@@ -1,0 +1,315 @@
+"""What the paper compares with: backpropagation, Feedback Alignment, Forward-Forward."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pjax.errors import InputError
+from pjax.experiments import data, methods
+from pjax.experiments.feedback_alignment import FeedbackAlignment
+from pjax.experiments.forward_forward import ForwardForward
+from pjax.experiments.methods import mean_cross_entropy
+from pjax.experiments.models import CNN, MLP
+
+KEY = jax.random.key(0)
+
+
+def near(a, b, **tolerance):
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, **({"rtol": 1e-4, "atol": 1e-5} | tolerance)), a, b
+    )
+
+
+# Compiled as a whole, which takes less time than one operation after the other.
+
+
+def start(method, model):
+    return jax.jit(partial(method.init, model))(KEY)
+
+
+def update(method, model, state, x, y, key=KEY):
+    return jax.jit(partial(method.update, model))(state, x, y, key)
+
+
+def scores(method, model, params, x):
+    return jax.jit(partial(method.scores, model))(params, x)
+
+
+def batch(classes: int, *shape: int) -> tuple[jax.Array, jax.Array]:
+    x = jax.random.uniform(jax.random.key(1), shape)
+    return x, jax.random.randint(jax.random.key(2), shape[:1], 0, classes)
+
+
+def accuracy_on_digits(method: methods.Method, widths: list[int], steps: int) -> float:
+    digits = data.load("digits")
+    x = jnp.asarray(digits.normalise(digits.x_train).reshape(-1, 64))
+    y = jnp.asarray(digits.y_train)
+    x_test = jnp.asarray(digits.normalise(digits.x_test).reshape(-1, 64))
+    model = MLP(*method.inputs((64,), 10), widths, 10)
+
+    def step(state, key):
+        draw, key = jax.random.split(key)
+        rows = jax.random.randint(draw, (128,), 0, len(x))
+        return method.update(model, state, x[rows], y[rows], key)
+
+    @jax.jit
+    def train(key):
+        state, losses = jax.lax.scan(step, method.init(model, key), jax.random.split(key, steps))
+        return method.scores(model, method.params(state), x_test), losses
+
+    scores, losses = train(KEY)
+    assert losses[-10:].mean() < losses[:10].mean()
+    return 100 * float(np.mean(np.argmax(scores, axis=-1) == digits.y_test))
+
+
+# --- All of them ---
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "widths", "steps"),
+    [
+        ("sgd", 0.5, [64], 300),
+        ("adam", 0.01, [64], 200),
+        ("fa", 0.01, [64], 200),
+        ("fa", 0.01, [64, 64], 200),
+        ("ff-adam", 0.01, [64], 500),
+        ("ff-adam", 0.01, [64, 64], 500),
+        # Far above the paper's rate, at which it does not learn.
+        ("ff-sgd", 5.0, [64], 500),
+    ],
+)
+def test_learns_digits(name: str, rate: float, widths: list[int], steps: int) -> None:
+    assert accuracy_on_digits(methods.make(name, learning_rate=rate), widths, steps) > 90
+
+
+def test_forward_forward_with_sgd_does_not_learn_at_the_rate_of_the_paper() -> None:
+    assert accuracy_on_digits(methods.make("ff-sgd"), [64], 300) < 50
+
+
+@pytest.mark.parametrize("name", ["fa", "ff-sgd", "ff-adam"])
+def test_has_the_rate_of_the_paper(name: str) -> None:
+    assert methods.make(name).learning_rate == (1e-4 if name == "fa" else 1e-3)
+
+
+@pytest.mark.parametrize("name", ["fa", "ff-sgd", "ff-adam"])
+def test_seeds_together_are_the_seeds_alone(name: str) -> None:
+    method = methods.make(name, learning_rate=0.1)
+    model = MLP(*method.inputs((6,), 3), [8, 7], 3)
+    x, y = batch(3, 20, 6)
+
+    def run(seed):
+        key = jax.random.key(seed)
+        state, losses = jax.lax.scan(
+            lambda state, key: method.update(model, state, x, y, key),
+            method.init(model, key),
+            jax.random.split(key, 3),
+        )
+        return state, losses, method.scores(model, method.params(state), x)
+
+    together = jax.jit(jax.vmap(run))(jnp.arange(2))
+    init, step = jax.jit(partial(method.init, model)), jax.jit(partial(method.update, model))
+    for seed in range(2):
+        key = jax.random.key(seed)
+        state, losses = init(key), []
+        for one in jax.random.split(key, 3):
+            state, loss = step(state, x, y, one)
+            losses.append(loss)
+        alone = state, jnp.stack(losses), scores(method, model, method.params(state), x)
+        near(jax.tree.map(lambda leaf, seed=seed: leaf[seed], together), alone)
+
+
+@pytest.mark.parametrize("kind", [FeedbackAlignment, ForwardForward])
+def test_refuses_what_it_is_not_defined_for(kind: type[methods.Method]) -> None:
+    with pytest.raises(InputError, match=r"not defined for skip connections, got MLP.*Use skip=False"):
+        kind().init(MLP(12, [8, 8], 3, skip=True), KEY)
+    with pytest.raises(InputError, match=r"expected .*MLP.* got Linear"):
+        kind().init(MLP(12, [8], 3).out, KEY)
+    with pytest.raises(InputError, match=r"must be one of adam, sgd; got 'adm'\. Did you mean 'adam'"):
+        kind(optimiser="adm")
+
+
+# --- Feedback Alignment ---
+
+
+def test_feedback_alignment_with_the_weights_is_backpropagation() -> None:
+    model, method = MLP(6, [8, 7, 5], 3), FeedbackAlignment(learning_rate=1.0, optimiser="sgd")
+    x, y = batch(3, 20, 6)
+    state = start(method, model)
+    params = state["params"]
+    after, loss = update(
+        method, model, {**state, "feedback": {k: params[k] for k in state["feedback"]}}, x, y, KEY
+    )
+    backpropagation = jax.jit(jax.value_and_grad(lambda p: mean_cross_entropy(model.apply(p, x), y)))
+    expected_loss, gradient = backpropagation(params)
+    near(loss, expected_loss)
+    near(after["params"], {name: params[name] - gradient[name] for name in params}, rtol=1e-6, atol=1e-7)
+
+
+def test_feedback_alignment_is_as_its_paper_defines_it() -> None:
+    model, method = MLP(6, [8, 7], 3), FeedbackAlignment(learning_rate=1.0, optimiser="sgd")
+    x, y = batch(3, 20, 6)
+    state = start(method, model)
+    after, _ = update(method, model, state, x, y, KEY)
+    changes = {name: state["params"][name] - value for name, value in after["params"].items()}
+
+    p, feedback = jax.tree.map(np.asarray, (state["params"], state["feedback"]))
+    first = np.maximum(x @ p["hidden.0.weight"] + p["relu.0.bias"], 0)
+    second = np.maximum(first @ p["hidden.1.weight"] + p["relu.1.bias"], 0)
+    error = (jax.nn.softmax(second @ p["out.weight"]) - np.eye(3)[y]) / 20
+    below = error @ feedback["out.weight"].T * (second > 0)
+    lowest = below @ feedback["hidden.1.weight"].T * (first > 0)
+    expected = {
+        "out.weight": second.T @ error,
+        "relu.1.bias": below.sum(0),
+        "hidden.1.weight": first.T @ below,
+        "relu.0.bias": lowest.sum(0),
+        "hidden.0.weight": x.T @ lowest,
+    }
+    near({name: changes[name] for name in expected}, expected)
+
+
+def test_feedback_is_fixed_and_not_the_weights() -> None:
+    model, method = MLP(6, [200, 100], 3), FeedbackAlignment()
+    x, y = batch(3, 20, 6)
+    state = start(method, model)
+    after, _ = update(method, model, state, x, y, KEY)
+    near(after["feedback"], state["feedback"], rtol=0, atol=0)
+    # As large as the weights, and independent of them.
+    weight, feedback = (np.ravel(state[part]["hidden.1.weight"]) for part in ("params", "feedback"))
+    assert abs(feedback.std() / weight.std() - 1) < 0.03
+    assert abs(np.corrcoef(weight, feedback)[0, 1]) < 0.03
+    # The parameters start where those of other methods do.
+    near(state["params"], start(methods.make("adam"), model)["params"], rtol=0, atol=0)
+
+
+def test_feedback_alignment_refuses_convolutions() -> None:
+    with pytest.raises(InputError, match=r"expected the network MLP .* got CNN"):
+        FeedbackAlignment().init(CNN(1, [4], 3), KEY)
+
+
+# --- Forward-Forward ---
+
+NETWORKS = {
+    "mlp": (MLP, (6,), [8, 7, 5]),
+    "shallow mlp": (MLP, (6,), [8]),
+    "cnn": (CNN, (5, 4, 2), [4, 3]),
+    "shallow cnn": (CNN, (5, 4, 2), [4]),
+}
+
+
+def plain_goodness(model, params, x, labels, classes):
+    """By the book: the label beside the input, then layer after layer. Gives each layer's goodness."""
+    hot = jnp.eye(classes)[labels].reshape(len(x), *(1,) * (x.ndim - 2), classes)
+    x = jnp.concatenate([x, jnp.broadcast_to(hot, (*x.shape[:-1], classes))], axis=-1)
+    bound, found = model.bind(params), []
+    for hidden, relu in zip(bound.hidden, bound.relu, strict=True):
+        x = relu(hidden(jax.lax.stop_gradient(x)))
+        axes = tuple(range(1, x.ndim))
+        found.append((x**2).mean(axes))
+        x = x / jnp.sqrt((x**2).mean(axes, keepdims=True))
+    return found
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_forward_forward_trains_each_layer_by_its_own_loss(network: str) -> None:
+    kind, shape, widths = NETWORKS[network]
+    method = ForwardForward("sgd", learning_rate=1.0, threshold=0.5)
+    model = kind(method.inputs(shape, 2)[-1], widths, 2)
+    x, y = batch(2, 20, *shape)
+    state = start(method, model)
+    params = state["params"]
+    after, loss = update(method, model, state, x, y, KEY)
+
+    # With two classes there is one wrong label.
+    def layer_loss(params, i):
+        right = plain_goodness(model, params, x, y, 2)[i]
+        wrong = plain_goodness(model, params, x, 1 - y, 2)[i]
+        return jnp.mean(jnp.log1p(jnp.exp(0.5 - right)) + jnp.log1p(jnp.exp(wrong - 0.5))) / 2
+
+    @jax.jit
+    def alone(params):
+        return [jax.value_and_grad(layer_loss)(params, i) for i in range(len(widths))]
+
+    expected = alone(params)
+    for i, (_, gradient) in enumerate(expected):
+        for name in (f"hidden.{i}.weight", f"relu.{i}.bias"):
+            assert np.abs(gradient[name]).max() > 1e-4
+            near(params[name] - after["params"][name], gradient[name])
+    near(loss, np.mean([value for value, _ in expected]))
+    near(after["params"]["out.weight"], params["out.weight"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_forward_forward_scores_each_label_by_goodness(network: str) -> None:
+    kind, shape, widths = NETWORKS[network]
+    method = ForwardForward()
+    model = kind(method.inputs(shape, 3)[-1], widths, 3)
+    params = start(method, model)["params"]
+    x, _ = batch(3, 20, *shape)
+
+    @jax.jit
+    def one(params, label):
+        layers = plain_goodness(model, params, x, jnp.full(20, label), 3)
+        return sum(layers[1:]) if len(layers) > 1 else layers[0]
+
+    expected = [one(params, label) for label in range(3)]
+    near(scores(method, model, params, x), np.stack(expected, axis=-1))
+
+
+def test_forward_forward_leaves_the_readout_with_adam_too() -> None:
+    method = ForwardForward()
+    model = MLP(9, [8, 7], 3)
+    x, y = batch(3, 20, 6)
+    state = start(method, model)
+    after, _ = update(method, model, state, x, y, KEY)
+    near(after["params"]["out.weight"], state["params"]["out.weight"], rtol=0, atol=0)
+    assert all(
+        np.any(after["params"][k] != state["params"][k]) for k in ("hidden.0.weight", "hidden.1.weight")
+    )
+
+
+def test_wrong_labels_are_wrong_and_random() -> None:
+    # Where the label 0 is right for all, its weights learn from right labels alone, which are not random.
+    method = ForwardForward("sgd", learning_rate=1.0)
+    model = MLP(6 + 4, [8], 4)
+    x, _ = batch(4, 200, 6)
+    state = start(method, model)
+    changes = []
+    for seed in range(2):
+        after, _ = update(method, model, state, x, jnp.zeros(200, int), jax.random.key(seed))
+        changes.append(
+            np.asarray(after["params"]["hidden.0.weight"] - state["params"]["hidden.0.weight"])[6:]
+        )
+    assert all(np.abs(change[1:]).max(1).min() > 0 for change in changes)
+    near(changes[0][0], changes[1][0])
+    assert np.abs(changes[0][1:] - changes[1][1:]).max() > 1e-4
+
+
+def test_a_layer_with_no_active_unit_is_no_division_by_zero() -> None:
+    method = ForwardForward("sgd")
+    model = MLP(9, [8, 7], 3)
+    x, y = batch(3, 20, 6)
+    state = start(method, model)
+    state["params"]["relu.0.bias"] = jnp.full(8, -1e3)
+    after, loss = update(method, model, state, x, y, KEY)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves((after, loss)))
+    assert bool(jnp.isfinite(scores(method, model, after["params"], x)).all())
+
+
+def test_forward_forward_refuses_a_network_without_room_for_labels() -> None:
+    method, (x, y) = ForwardForward(), batch(3, 20, 6)
+    model = MLP(6, [8], 3)
+    state = start(method, model)
+    message = re.escape("the network takes 6 features, expected 9: the data's 6 and one for each of 3 labels")
+    with pytest.raises(InputError, match=message):
+        method.update(model, state, x, y, KEY)
+    with pytest.raises(InputError, match=message):
+        method.scores(model, state["params"], x)
+    with pytest.raises(InputError, match="at least 2 classes"):
+        method.init(MLP(7, [8], 1), KEY)
+    with pytest.raises(InputError, match="threshold must be a positive finite number; got 0"):
+        ForwardForward(threshold=0)
