@@ -79,7 +79,7 @@ def _mlp(data: str, width: int, *, extra: tuple[str, ...] = ()) -> Preset:
         "mlp",
         (f"1x{width}", f"4x{width}", f"4x{width}+skip"),
         (*_MLP_METHODS, *extra),
-        {"seeds": (0, 1), "steps": 1000, "projection_steps": 2500},
+        {"seeds": (0, 1), "steps": 500, "projection_steps": 1000},
     )
 
 
