@@ -1,1 +1,11 @@
-"""Experiments: data sets, the paper's networks and baselines, training, comparisons, reports."""
+"""Experiments: data sets, the paper's networks and baselines, training, comparisons, reports.
+
+The command line, `pjax`, is a thin layer over the functions of the modules, which need the extra
+``experiments``:
+
+- `data.load`, `data.get`: data sets.
+- `models.MLP`, `models.CNN`, `models.RNN`: the paper's networks.
+- `config.Config`: what a run is. `train.train`, `train.load_params`: run it, and get what it has learnt.
+- `compare.compare`: the blocks of the paper's tables. `report.report`: tables and plots of results.
+- `depth.run`: step time and memory over depth.
+"""
