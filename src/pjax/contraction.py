@@ -64,15 +64,14 @@ class Contraction(abc.ABC):
         x, y = (jax.ShapeDtypeStruct(s, t) for s, t in zip(self.shapes, self.dtypes, strict=True))
         return jax.eval_shape(self.pair, x, y).shape
 
+    @abc.abstractmethod
     def scatter(self, i: int, *cs: jax.Array) -> tuple[jax.Array, ...]:
-        """The transpose of `reduce`, of several arrays."""
-        aval = jax.ShapeDtypeStruct(self.shapes[i], cs[0].dtype)
-        back = jax.linear_transpose(lambda q: jnp.broadcast_to(self.reduce(i, q), self.out), aval)
-        return tuple(back(c)[0] for c in cs)
+        """The transpose of `reduce`, of several arrays; of a shape that broadcasts to that of input i."""
 
     def count(self, i: int) -> int | jax.Array:
         """How many outputs read each scalar of input i."""
-        return self.scatter(i, jnp.ones(self.out, jnp.float32))[0]
+        (count,) = self.scatter(i, jnp.ones(self.out, jnp.float32))
+        return jnp.broadcast_to(count, self.shapes[i])
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""
@@ -164,8 +163,7 @@ class DotGeneral(Contraction):
         sums = lax.reduce(cs, zeros, lambda a, b: tuple(map(operator.add, a, b)), axes) if axes else cs
         mine = self.batch[i] + self.free[i]
         shape = [size if d in mine else 1 for d, size in enumerate(self.shapes[i])]
-        placed = (x.transpose(np.argsort(mine)).reshape(shape) for x in sums)
-        return tuple(jnp.broadcast_to(x, self.shapes[i]) for x in placed)
+        return tuple(x.transpose(np.argsort(mine)).reshape(shape) for x in sums)
 
     def count(self, i: int) -> int:
         return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])
@@ -298,15 +296,34 @@ class Convolution(Contraction):
     def reduce(self, i: int, q: jax.Array) -> jax.Array:
         if i == 1:
             total = q.transpose(self.axes[1]).reshape(q.shape[self.axes[1][0]], -1).sum(-1)
-            return self._to_output_order(total.reshape(1, -1, *(1 for _ in self.strides)))
-        # A box filter: one channel per group.
-        batch, feature, *spatial = self.axes[0]
-        q = q.transpose(batch, feature, *spatial)
-        q = q.reshape(q.shape[0], self.groups, -1, *q.shape[2:]).sum(2)
-        boxed = box(self._spread(q), *self._window())
+            return _put(total.reshape(1, -1, *(1 for _ in self.strides)), self.axes[2])
+        boxed = self._box(self._per_group(q, self.axes[0]))
         if self.groups > 1:
-            boxed = jnp.repeat(boxed, self.out[self.axes[2][1]] // self.groups, 1)
-        return self._to_output_order(boxed)
+            boxed = jnp.repeat(boxed, self.shapes[1][self.axes[1][0]] // self.groups, 1)
+        return _put(boxed, self.axes[2])
+
+    def scatter(self, i: int, *cs: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(self._scatter(i, c) for c in cs)
+
+    def _scatter(self, i: int, c: jax.Array) -> jax.Array:
+        if i == 1:
+            batch, _, *spatial = self.axes[2]
+            return _put(c.sum((batch, *spatial)).reshape(-1, *(1 for _ in (batch, *spatial))), self.axes[1])
+        batch, _, *spatial = (self.shapes[0][d] for d in self.axes[0])
+        aval = jax.ShapeDtypeStruct((batch, self.groups, *spatial), c.dtype)
+        (x,) = jax.linear_transpose(self._box, aval)(self._per_group(c, self.axes[2]))
+        if self.groups > 1:
+            x = jnp.repeat(x, self.shapes[1][self.axes[1][1]], 1)
+        return _put(x, self.axes[0])
+
+    def _per_group(self, x: jax.Array, axes: Sequence[int]) -> jax.Array:
+        """The sums over the features of each group, of axes (batch, group, *spatial)."""
+        x = x.transpose(axes)
+        return x.reshape(x.shape[0], self.groups, x.shape[1] // self.groups, *x.shape[2:]).sum(2)
+
+    def _box(self, x: jax.Array) -> jax.Array:
+        """The sums over the windows of an input of axes (batch, group, *spatial)."""
+        return box(self._spread(x), *self._window())
 
     def _spread(self, x: jax.Array) -> jax.Array:
         """An input of axes (batch, feature, *spatial) with the gaps of its dilation."""

@@ -231,15 +231,30 @@ class Problem:
         fixed = self.fixed(node)
         if fixed is not None:
             return self._contract_fixed(node, rule, fixed, goal - drift)
-        product = self.points[v] + drift
-        total = self.norm(v, 0, dx) + self.norm(v, 1, dy)
-        plus, minus = jnp.maximum(total + 2 * product, 0), jnp.maximum(total - 2 * product, 0)
-        m = self.solve(v, plus, minus, goal - drift)
-        unit = 1 / math.sqrt(rule.length)
+        norms = self.norm(v, 0, dx), self.norm(v, 1, dy)
+
+        def solved() -> tuple[jax.Array, jax.Array, Multiplier]:
+            total, product = norms[0] + norms[1], self.points[v] + drift
+            plus, minus = jnp.maximum(total + 2 * product, 0), jnp.maximum(total - 2 * product, 0)
+            return plus, minus, self.solve(v, plus, minus, goal - drift)
+
+        def balls() -> tuple[jax.Array | None, jax.Array | None]:
+            radius, unit = solved()[2].radius, 1 / (2 * math.sqrt(rule.length))
+
+            def along(i: int) -> jax.Array:
+                up, down = rule.scatter(i, jnp.maximum(radius, 0), jnp.maximum(-radius, 0))
+                return (up + down if i == 0 else up - down) * unit
+
+            return None if dx is None else along(0), None if dy is None else along(1)
+
+        plus, minus, m = solved()
+        # Hardly ever is there a sphere, so the sums for it are spared elsewhere.
+        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(balls))
+        ball = jax.lax.cond(jnp.min(m.own, initial=0) < 0, balls, lambda: nothing)
 
         def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
-            own, ball = rule.scatter(i, m.own, m.sphere[i] * unit)
-            return own * this + rule.pull(i, partner, m.other) + ball
+            (own,) = rule.scatter(i, m.own)
+            return own * this + rule.pull(i, partner, m.other) + ball[i]
 
         inputs = (
             None if dx is None else total_move(0, x, y),

@@ -77,7 +77,7 @@ def multiplier(
         sign * jnp.where(sphere, 1, u / (1 + u)),
         jnp.where(sphere, -0.25, u * u / (1 + 2 * u)),
         sign * jnp.where(sphere, 0.25, u * (1 + u) / (1 + 2 * u)),
-        sign * radius,
+        jnp.where(residual >= 0, radius, -radius),
     )
 
 
@@ -89,25 +89,34 @@ def _solve(
     positive = residual >= 0
     # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
     # each of the arrays that follow from it.
-    near, far = jnp.where(positive, plus, minus), jnp.where(positive, minus, plus)
-    u = jax.lax.optimization_barrier(_root(near / 4, far / 4, c, jnp.abs(residual)))
+    a, b, r = jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, jnp.abs(residual)
+    u = jax.lax.optimization_barrier(_root(a, b, c, r))
     sphere = jnp.isinf(u)
-    squared = jnp.abs(residual) - 3 / 16 * far - c
-    return jnp.where(sphere, 0, u), sphere, jnp.where(sphere, 2 * jnp.sqrt(jnp.maximum(squared, 0)), 0)
+    # Not by `sphere`: who asks for the radius alone need not solve.
+    squared = jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0)
+    return jnp.where(sphere, 0, u), sphere, 2 * jnp.sqrt(squared)
 
 
 def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
     """The root u of the mirrored problem; infinite where the answer is a sphere."""
-    double = r.dtype == jnp.float64
-    floor = 1e-48 if double else 1e-22  # with a this small, it matters less than rounding
-    least = floor * jnp.maximum(jnp.maximum(b, c), jnp.maximum(r, jnp.finfo(r.dtype).tiny / floor))
-    sphere = (a < least) & (r > 0.75 * b + c)
-    a = jnp.maximum(a, least)
+    sphere = _is_sphere(a, b, c, r)
+    a = jnp.maximum(a, _least(b, c, r))
     u = _guess(a, b, c, r)
-    for _ in range(2 if double else 1):
+    for _ in range(2 if r.dtype == jnp.float64 else 1):
         u = jnp.divide(*_halley(u, a, b, c, r))
     above, below = _halley(u, a, b, c, r)
     return jnp.where(sphere, jnp.inf, above) / below
+
+
+def _least(b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
+    """With ``a`` as small as this, it matters less than rounding."""
+    floor = 1e-48 if r.dtype == jnp.float64 else 1e-22
+    return floor * jnp.maximum(jnp.maximum(b, c), jnp.maximum(r, jnp.finfo(r.dtype).tiny / floor))
+
+
+def _is_sphere(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
+    """Whether the root is at infinity."""
+    return (a < _least(b, c, r)) & (r > 0.75 * b + c)
 
 
 def _guess(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
