@@ -303,3 +303,15 @@ def test_a_network_by_hand_learns_the_same(tmp_path: Path) -> None:
     logits = loop.model.apply(params, loop._see(loop.dataset.x_test))
     accuracy = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test)
     assert accuracy == pytest.approx(run.checks[-1].test[0], abs=0.6)
+
+
+def test_a_run_that_has_ended_leaves_no_data_behind() -> None:
+    import gc
+    import weakref
+
+    loop = Loop(ADAM)
+    loop.advance(loop.start(), 0, [0], lambda *_: None)
+    gone = weakref.ref(loop)
+    del loop
+    gc.collect()
+    assert gone() is None

@@ -59,6 +59,7 @@ class Loop:
         self.scanned = not (cpu and config.model == "cnn" and self.method.steps_per_batch == 1)
         self.batches_per_check = config.check_every // self.method.steps_per_batch
         self.batches_per_call = _divisor(self.batches_per_check, PIECES) if self.scanned else 1
+        self._programs: dict[bool, Any] = {}
         self._train_data = jax.device_put((self.dataset.x_train, self.dataset.y_train))
 
     # --- Training ---
@@ -150,9 +151,13 @@ class Loop:
         for k in range(0, self.batches_per_check, self.batches_per_call):
             yield np.int32(batch + k), rows[:, k : k + self.batches_per_call]
 
-    @functools.cache  # noqa: B019 - lives as long as the run
     def _compiled(self, together: bool) -> Any:
         """One call's program. Compiled ahead, so that no time is measured with it."""
+        if together not in self._programs:
+            self._programs[together] = self._compile(together)
+        return self._programs[together]
+
+    def _compile(self, together: bool) -> Any:
         function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
         seeds = (len(self.config.seeds),) if together else ()
         state = jax.tree.map(
