@@ -39,9 +39,9 @@ def scores(method, model, params, x):
     return jax.jit(partial(method.scores, model))(params, x)
 
 
-def batch(classes: int, *shape: int) -> tuple[jax.Array, jax.Array]:
-    x = jax.random.uniform(jax.random.key(1), shape)
-    return x, jax.random.randint(jax.random.key(2), shape[:1], 0, classes)
+def batch(classes: int, *shape: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return rng.random(shape, np.float32), rng.integers(0, classes, shape[:1], np.int32)
 
 
 def accuracy_on_digits(method: methods.Method, widths: list[int], steps: int) -> float:
@@ -86,7 +86,7 @@ def test_learns_digits(name: str, rate: float, widths: list[int], steps: int) ->
     assert accuracy_on_digits(methods.make(name, learning_rate=rate), widths, steps) > 90
 
 
-def test_forward_forward_with_sgd_does_not_learn_at_the_rate_of_the_paper() -> None:
+def test_forward_forward_with_sgd_hardly_learns_at_the_rate_of_the_paper() -> None:
     assert accuracy_on_digits(methods.make("ff-sgd"), [64], 300) < 50
 
 
@@ -110,15 +110,15 @@ def test_seeds_together_are_the_seeds_alone(name: str) -> None:
         )
         return state, losses, method.scores(model, method.params(state), x)
 
-    together = jax.jit(jax.vmap(run))(jnp.arange(2))
-    init, step = jax.jit(partial(method.init, model)), jax.jit(partial(method.update, model))
+    together = jax.tree.map(np.asarray, jax.jit(jax.vmap(run))(np.arange(2)))
+    init, step, score = (jax.jit(partial(f, model)) for f in (method.init, method.update, method.scores))
     for seed in range(2):
         key = jax.random.key(seed)
         state, losses = init(key), []
         for one in jax.random.split(key, 3):
             state, loss = step(state, x, y, one)
             losses.append(loss)
-        alone = state, jnp.stack(losses), scores(method, model, method.params(state), x)
+        alone = state, np.stack(losses), score(method.params(state), x)
         near(jax.tree.map(lambda leaf, seed=seed: leaf[seed], together), alone)
 
 
@@ -146,7 +146,7 @@ def test_feedback_alignment_with_the_weights_is_backpropagation() -> None:
     backpropagation = jax.jit(jax.value_and_grad(lambda p: mean_cross_entropy(model.apply(p, x), y)))
     expected_loss, gradient = backpropagation(params)
     near(loss, expected_loss)
-    near(after["params"], {name: params[name] - gradient[name] for name in params}, rtol=1e-6, atol=1e-7)
+    near(after["params"], jax.tree.map(np.subtract, params, gradient), rtol=1e-6, atol=1e-7)
 
 
 def test_feedback_alignment_is_as_its_paper_defines_it() -> None:
@@ -204,12 +204,14 @@ NETWORKS = {
 def plain_goodness(model, params, x, labels, classes):
     """By the book: the label beside the input, then layer after layer. Gives each layer's goodness."""
     hot = jnp.eye(classes)[labels].reshape(len(x), *(1,) * (x.ndim - 2), classes)
+    axes = tuple(range(1, x.ndim))
+    if len(axes) > 1:
+        x = x / jnp.sqrt((x**2).mean(axes, keepdims=True))
     x = jnp.concatenate([x, jnp.broadcast_to(hot, (*x.shape[:-1], classes))], axis=-1)
     bound, found = model.bind(params), []
     for hidden, relu in zip(bound.hidden, bound.relu, strict=True):
         x = relu(hidden(jax.lax.stop_gradient(x)))
-        axes = tuple(range(1, x.ndim))
-        found.append((x**2).mean(axes))
+        found.append((x**2).mean(axes) if len(axes) == 1 else (x**2).sum(3).mean((1, 2)))
         x = x / jnp.sqrt((x**2).mean(axes, keepdims=True))
     return found
 
@@ -260,6 +262,21 @@ def test_forward_forward_scores_each_label_by_goodness(network: str) -> None:
     near(scores(method, model, params, x), np.stack(expected, axis=-1))
 
 
+def test_forward_forward_trains_convolutions() -> None:
+    digits = data.load("digits")
+    method = ForwardForward(learning_rate=0.01)
+    model = CNN(1 + 10, [32], 10)
+    state = start(method, model)
+    step = jax.jit(partial(method.update, model))
+    rng = np.random.default_rng(0)
+    for _ in range(300):  # in no scan, in which XLA on CPU is slow at convolutions
+        rows = rng.integers(0, len(digits.x_train), 64)
+        x, y = digits.normalise(digits.x_train[rows]), digits.y_train[rows]
+        state, _ = step(state, x, y, jax.random.wrap_key_data(rng.integers(2**32, size=2, dtype=np.uint32)))
+    found = scores(method, model, state["params"], digits.normalise(digits.x_test))
+    assert np.mean(np.argmax(found, axis=-1) == digits.y_test) > 0.5
+
+
 def test_forward_forward_leaves_the_readout_with_adam_too() -> None:
     method = ForwardForward()
     model = MLP(9, [8, 7], 3)
@@ -278,12 +295,12 @@ def test_wrong_labels_are_wrong_and_random() -> None:
     model = MLP(6 + 4, [8], 4)
     x, _ = batch(4, 200, 6)
     state = start(method, model)
-    changes = []
+    step = jax.jit(partial(method.update, model))
+    zeros, changes = np.zeros(200, np.int32), []
     for seed in range(2):
-        after, _ = update(method, model, state, x, jnp.zeros(200, int), jax.random.key(seed))
-        changes.append(
-            np.asarray(after["params"]["hidden.0.weight"] - state["params"]["hidden.0.weight"])[6:]
-        )
+        after, _ = step(state, x, zeros, jax.random.key(seed))
+        before, after = (np.asarray(s["params"]["hidden.0.weight"][6:]) for s in (state, after))
+        changes.append(after - before)
     assert all(np.abs(change[1:]).max(1).min() > 0 for change in changes)
     near(changes[0][0], changes[1][0])
     assert np.abs(changes[0][1:] - changes[1][1:]).max() > 1e-4
@@ -296,8 +313,8 @@ def test_a_layer_with_no_active_unit_is_no_division_by_zero() -> None:
     state = start(method, model)
     state["params"]["relu.0.bias"] = jnp.full(8, -1e3)
     after, loss = update(method, model, state, x, y, KEY)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves((after, loss)))
-    assert bool(jnp.isfinite(scores(method, model, after["params"], x)).all())
+    found = after, loss, scores(method, model, after["params"], x)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 
 def test_forward_forward_refuses_a_network_without_room_for_labels() -> None:

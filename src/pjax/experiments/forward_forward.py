@@ -12,6 +12,8 @@ from pjax.errors import InputError
 from pjax.experiments.methods import Method, Params, State, check_name, transformation
 from pjax.experiments.models import CNN, MLP
 
+_SPACE = (-3, -2, -1)
+"""Positions and channels."""
 _LEAST = 1e-8
 """Mean squares far below it, as of a layer with no active unit, are not scaled up to one."""
 
@@ -21,16 +23,14 @@ class ForwardForward(Method):
     r"""Supervised Forward-Forward for a multilayer perceptron or a convolutional network without skip.
 
     The network sees an input together with a label: a one-hot vector after the features of a vector, or as
-    many constant planes after the channels of an image. The goodness of a layer is the mean of its squared
-    activations (over all positions and channels of an image),
-
-    .. math:: g(a) = \operatorname{mean}(a^2),
-
-    and each layer is trained to have a goodness above the threshold :math:`\theta` for the right label, and
-    below it for another label, drawn at random: its loss is the mean of
-    :math:`\log(1 + e^{\theta - g(a^+)})` and :math:`\log(1 + e^{g(a^-) - \theta})`. A layer passes on its
-    activations divided by their root mean square, so that the next one cannot read the goodness off them,
-    and no gradient goes back through them. All layers are updated at the same time.
+    many constant planes after the channels of an image. Each layer has a goodness :math:`g`: the mean of its
+    squared activations or, where it has positions in space, their sum over channels averaged over positions.
+    It is trained to have a goodness above the threshold :math:`\theta` for the right label, and below it for
+    another label, drawn at random: its loss is the mean of :math:`\log(1 + e^{\theta - g^+})` and
+    :math:`\log(1 + e^{g^- - \theta})`. A layer passes on its activations divided by their root mean square,
+    so that the next one cannot read the goodness off them, and no gradient goes back through them. All
+    layers are updated at the same time. Images are divided by their root mean square to begin with, for
+    otherwise their brightness decides about the goodness of a convolution.
 
     The prediction is the label with the largest goodness, summed over all layers but the first, or over the
     only one. The network's readout ``out`` is not used: its weight stays as it was initialised.
@@ -38,10 +38,11 @@ class ForwardForward(Method):
     Args:
         optimiser: ``"adam"`` or ``"sgd"``.
         learning_rate: of the optimiser. The paper uses 1e-3.
-        threshold: :math:`\theta > 0`.
+        threshold: :math:`\theta > 0`; by default 2 for vectors, and 6 for images.
 
-    The paper leaves goodness and threshold open. The mean, unlike the sum of squares, is what makes SGD fail
-    at the paper's learning rate as it reports; a threshold of 2 is better in deep networks than one of 1.
+    The paper says neither which goodness nor which threshold it uses. With the sum of squares in place of the
+    mean, SGD at its learning rate comes to more than 80 % on MNIST in 8,000 steps with one layer of an MLP,
+    where it reports 12.7 %. With the mean in place of the sum over channels, a CNN learns much more slowly.
 
     Reference: G. Hinton, "The Forward-Forward Algorithm: Some Preliminary Investigations" (2022),
     arXiv:2212.13345.
@@ -57,11 +58,11 @@ class ForwardForward(Method):
 
     optimiser: str = "adam"
     learning_rate: float = 1e-3
-    threshold: float = 2.0
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         check_name("ForwardForward: optimiser", self.optimiser, ("adam", "sgd"))
-        if not (math.isfinite(self.threshold) and self.threshold > 0):
+        if self.threshold is not None and not (math.isfinite(self.threshold) and self.threshold > 0):
             raise InputError(
                 f"ForwardForward: threshold must be a positive finite number; got {self.threshold!r}."
             )
@@ -81,6 +82,7 @@ class ForwardForward(Method):
     ) -> tuple[State, jax.Array]:
         network = _checked(model)
         classes = network.out.out_features
+        threshold = (2.0 if isinstance(network, MLP) else 6.0) if self.threshold is None else self.threshold
         wrong = (y + jax.random.randint(key, y.shape, 1, classes)) % classes
         labels = jax.nn.one_hot(jnp.stack([y, wrong]), classes, dtype=x.dtype)
 
@@ -89,7 +91,7 @@ class ForwardForward(Method):
             seen, added = _first(bound, params["hidden.0.weight"], x)
             # A product, not a gather, whose gradient would be a sum in no fixed order on a GPU.
             right, wrong = jnp.moveaxis(_goodness(bound, seen + jnp.tensordot(labels, added, 1)), 1, 0)
-            losses = jax.nn.softplus(self.threshold - right) + jax.nn.softplus(wrong - self.threshold)
+            losses = jax.nn.softplus(threshold - right) + jax.nn.softplus(wrong - threshold)
             layers = jnp.mean(losses, axis=-1) / 2
             # The gradient of the sum is each layer's own, because no parameter has a part in two losses.
             return jnp.sum(layers), jnp.mean(layers)
@@ -132,23 +134,27 @@ def _first(bound: MLP | CNN, weight: jax.Array, x: jax.Array) -> tuple[jax.Array
         return x @ of_inputs, labels @ of_labels
     planes = jnp.broadcast_to(labels[:, None, None], (classes, *x.shape[-3:-1], classes))
     return (
-        pnp.conv(x, of_inputs, layer.strides, layer.padding),
+        pnp.conv(_unit(x, _SPACE), of_inputs, layer.strides, layer.padding),
         pnp.conv(planes, of_labels, layer.strides, layer.padding),
     )
 
 
 def _goodness(bound: MLP | CNN, sums: jax.Array) -> jax.Array:
     """The goodness of each layer, of shape ``(layers, …)``, given the output of the first linear map."""
-    axes = (-1,) if isinstance(bound, MLP) else (-3, -2, -1)
+    axes = (-1,) if isinstance(bound, MLP) else _SPACE
     found = []
     for i, relu in enumerate(bound.relu):
         active = relu(sums)
-        square = jnp.mean(active**2, axes, keepdims=True)
-        found.append(jnp.squeeze(square, axes))
+        goodness = jnp.mean(active**2, axes)
+        found.append(goodness if isinstance(bound, MLP) else goodness * active.shape[-1])
         if i + 1 < len(bound.relu):
-            passed = jax.lax.stop_gradient(active * jax.lax.rsqrt(square + _LEAST))
-            sums = bound.hidden[i + 1](passed)
+            sums = bound.hidden[i + 1](_unit(jax.lax.stop_gradient(active), axes))
     return jnp.stack(found)
+
+
+def _unit(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """Divided by the root mean square."""
+    return x * jax.lax.rsqrt(jnp.mean(x**2, axes, keepdims=True) + _LEAST)
 
 
 def _checked(model: nn.Module) -> MLP | CNN:
