@@ -8,3 +8,4 @@ from pjax.optim.cyclic_douglas_rachford import CyclicDouglasRachford as CyclicDo
 from pjax.optim.cyclic_projections import CyclicProjections as CyclicProjections
 from pjax.optim.difference_map import DifferenceMap as DifferenceMap
 from pjax.optim.douglas_rachford import DouglasRachford as DouglasRachford
+from pjax.optim.extrapolated_projections import ExtrapolatedProjections as ExtrapolatedProjections

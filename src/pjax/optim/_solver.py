@@ -27,6 +27,8 @@ class OptimizerState(NamedTuple):
     """How many updates were made."""
     neglected: jax.Array
     """The largest term that a history left out so far, relative to what it kept; 0 where all is exact."""
+    outer: Any = ()
+    """The state of the outer optimiser, if there is one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Solver(abc.ABC):
         constants: ``"nodes"``, as in the paper: a product may move its copy of a constant, which is then
             set back. ``"fixed"``: it may not, so that a product with a constant is a linear constraint.
         check: whether to look for values that are not finite before each update outside `jit`.
+        outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
+            a gradient, and its updates are applied instead; its state is part of the optimiser's.
     """
 
     name: ClassVar[str]
@@ -50,6 +54,7 @@ class Solver(abc.ABC):
     edges: Literal["implicit", "explicit"] = "implicit"
     constants: Literal["nodes", "fixed"] = "nodes"
     check: bool = True
+    outer: Any = None
 
     def __post_init__(self) -> None:
         steps = self.steps_per_update
@@ -58,6 +63,11 @@ class Solver(abc.ABC):
         _check_option("consensus", self.consensus, ("paper", "exact"))
         _check_option("edges", self.edges, ("implicit", "explicit"))
         _check_option("constants", self.constants, ("nodes", "fixed"))
+        if self.outer is not None and not (hasattr(self.outer, "init") and hasattr(self.outer, "update")):
+            raise InputError(
+                "outer must be an optax.GradientTransformation, such as optax.adam(1e-3); got "
+                f"{self.outer!r:.200}"
+            )
 
     # --- What a method defines ---
 
@@ -69,11 +79,23 @@ class Solver(abc.ABC):
         """Which nodes project together."""
         return two_sets(graph)
 
+    def moves(self, problem: Problem) -> tuple[dict[int, jax.Array], jax.Array]:
+        """How far the parameters move in one round, by node, and the largest neglected term."""
+        iteration = self.iteration(problem)
+        state = jax.lax.fori_loop(0, self.steps_per_update, lambda _, s: iteration.step(s), iteration.start())
+        return iteration.parameters(state), iteration.neglected(state)
+
+    @property
+    def rounds(self) -> int:
+        """How often an update evaluates the network anew, projects, and moves the parameters."""
+        return 1
+
     # --- What users call ---
 
-    def init(self, params: Any) -> OptimizerState:  # noqa: ARG002 - as in optax
+    def init(self, params: Any) -> OptimizerState:
         """The state before the first update."""
-        return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
+        outer = () if self.outer is None else self.outer.init(params)
+        return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32), outer)
 
     @overload
     def update(self, fn: Callable[[P], Any], params: P) -> tuple[P, jax.Array]: ...
@@ -92,23 +114,29 @@ class Solver(abc.ABC):
             fn: an ordinary JAX function of the parameters that ends in a target (a loss). It may be a new
                 closure in every call: functions that trace to the same graph share one compiled update.
             params: any pytree of floating-point arrays. Leaves that `fn` does not use come back unchanged.
-            state: what `init` or the last update returned.
+            state: what `init` or the last update returned. May be left out where there is no outer optimiser.
 
         Returns:
             The new parameters, the new state if one was given, and the mean loss of the *given*
             parameters on this batch.
         """
+        if state is None and self.outer is not None:
+            raise InputError(
+                "an outer optimiser has a state: state = optimizer.init(params), then "
+                "params, state, loss = optimizer.update(fn, params, state)"
+            )
         traced = tracing.read(fn, params)
         leaves, treedef = jax.tree.flatten(params)
         if self.check:
             check_finite(traced, leaves)
         program = compiled(self, traced)
-        new, loss, neglected = program.update(leaves, traced.constants)
+        outer = () if state is None else state.outer
+        new, outer, loss, neglected = program.update(leaves, traced.constants, outer, treedef)
         params = jax.tree.unflatten(treedef, new)
         if state is None:
             return params, loss
         worst = jnp.maximum(state.neglected, neglected.astype(jnp.float32))
-        return params, OptimizerState(state.updates + 1, worst), loss
+        return params, OptimizerState(state.updates + 1, worst, outer), loss
 
 
 def _check_option(name: str, value: Any, allowed: tuple[str, ...]) -> None:
@@ -124,7 +152,7 @@ class Program:
         check_graph(graph)
         self.solver = solver
         self.partition = solver.partition(graph)
-        self.update = jax.jit(self._update)
+        self.update = jax.jit(self._update, static_argnames="treedef")
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
 
     def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
@@ -144,15 +172,40 @@ class Program:
         ]
 
     def _update(
-        self, leaves: list[Any], constants: tuple[Any, ...]
-    ) -> tuple[list[Any], jax.Array, jax.Array]:
+        self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any
+    ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
+        leaves, outer, loss, neglected = self._round(leaves, constants, outer, treedef)
+
+        def again(_: Any, carry: tuple[list[Any], Any, jax.Array]) -> tuple[list[Any], Any, jax.Array]:
+            leaves, outer, worst = carry
+            leaves, outer, _, neglected = self._round(leaves, constants, outer, treedef)
+            return leaves, outer, jnp.maximum(worst, neglected)
+
+        if self.solver.rounds > 1:
+            leaves, outer, neglected = jax.lax.fori_loop(
+                1, self.solver.rounds, again, (leaves, outer, neglected)
+            )
+        return leaves, outer, loss, neglected
+
+    def _round(
+        self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any
+    ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
         problem = self.problem(leaves, constants)
-        iteration = self.solver.iteration(problem)
-        state = jax.lax.fori_loop(
-            0, self.solver.steps_per_update, lambda _, s: iteration.step(s), iteration.start()
-        )
-        new = self.moved(leaves, iteration.parameters(state))
-        return new, problem.loss, iteration.neglected(state)
+        moves, neglected = self.solver.moves(problem)
+        if self.solver.outer is None:
+            return self.moved(leaves, moves), outer, problem.loss, neglected
+        # The moves themselves, and not a difference of parameters, in which small moves would be lost.
+        gradient = [
+            jnp.zeros_like(leaf) if v is None else -moves[v].astype(jnp.result_type(leaf))
+            for leaf, v in zip(leaves, self.partition.graph.leaves, strict=True)
+        ]
+        params, gradient = (jax.tree.unflatten(treedef, x) for x in (leaves, gradient))
+        updates, outer = self.solver.outer.update(gradient, outer, params)
+        new = [
+            (leaf + update).astype(jnp.result_type(leaf))
+            for leaf, update in zip(leaves, jax.tree.leaves(updates), strict=True)
+        ]
+        return new, outer, problem.loss, neglected
 
 
 _PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()

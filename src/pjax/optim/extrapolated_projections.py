@@ -1,0 +1,97 @@
+"""Extrapolated projections: the method to train networks with."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax import backward
+from pjax.errors import InputError
+from pjax.graph import Graph
+from pjax.optim._iteration import Iteration
+from pjax.optim._solver import Solver
+from pjax.partition import Partition
+from pjax.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExtrapolatedProjections(Solver):
+    r"""Soft projections from the targets back to the parameters, and an outer optimiser.
+
+    Each step is one sweep: every node is projected once, after all nodes that read it, with a soft weight on
+    its output; what its readers ask of it is summed instead of averaged (an extrapolation by their number).
+    What the parameters are asked to do, a mean over all losses, is a step that `outer` takes for a gradient.
+    See `pjax.backward` for the formulas.
+
+    To first order, with differentiable functions, the moves are damped gradients, so the method learns as
+    fast as its outer optimiser does with gradients. It needs no derivatives: only the projections of the
+    nodes.
+
+    Args:
+        steps_per_update: sweeps on one batch, each followed by a step of `outer`.
+        softness: τ. Each node passes on its wish divided by 1 + τ. Small values come closer to gradients,
+            large ones to plain projections.
+        learning_rate: of Adam, which is the outer optimiser if none is given.
+        outer: an `optax.GradientTransformation`.
+
+    >>> import jax.numpy as jnp
+    >>> import pjax
+    >>> optimizer = ExtrapolatedProjections(learning_rate=0.1)
+    >>> params = {"w": jnp.zeros(2)}
+    >>> state = optimizer.init(params)
+    >>> x, y = jnp.array([[1.0, 2.0], [2.0, -1.0]]), jnp.array([3.0, 1.0])
+    >>> for _ in range(100):
+    ...     params, state, loss = optimizer.update(
+    ...         lambda p: pjax.squared_error((x @ p["w"])[:, None], y[:, None]), params, state
+    ...     )
+    >>> bool(jnp.allclose(params["w"], jnp.ones(2), atol=0.05))
+    True
+    """
+
+    name: ClassVar[str] = "EP"
+
+    steps_per_update: int = 1
+    softness: float = 0.1
+    learning_rate: float = 1e-3
+    outer: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("softness", "learning_rate"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be a positive number, got {value!r}")
+        if self.edges != "implicit" or self.consensus != "paper":
+            raise InputError("ExtrapolatedProjections has no edges and no consensus to choose")
+        if self.outer is None:
+            object.__setattr__(self, "outer", _adam(self.learning_rate))
+
+    def partition(self, graph: Graph) -> Partition:
+        return Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
+
+    def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:  # noqa: ARG002
+        raise InputError(
+            "ExtrapolatedProjections trains networks batch by batch, with `update`; to solve a feasibility "
+            "problem, take DouglasRachford or AlternatingProjections"
+        )
+
+    def moves(self, problem: Problem) -> tuple[dict[int, jax.Array], jax.Array]:
+        losses = backward.copies(problem)
+        found = backward.sweep(problem, self.softness)
+        return {v: move / losses for v, move in found.items()}, jnp.zeros((), problem.dtype)
+
+    @property
+    def rounds(self) -> int:
+        return self.steps_per_update
+
+
+def _adam(learning_rate: float) -> Any:
+    try:
+        import optax
+    except ImportError:
+        raise InputError(
+            "ExtrapolatedProjections needs optax for its outer optimiser: pip install optax, or pass outer="
+        ) from None
+    return optax.adam(learning_rate)

@@ -1,0 +1,251 @@
+"""Extrapolated projections and outer optimisers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import pjax
+from pjax import nn, optim
+from pjax.experiments import models
+from pjax.optim import ExtrapolatedProjections
+from pjax.primitives import Dot
+
+KEY = jax.random.key(0)
+
+
+def cases():
+    """Networks with their inputs, all paths and kinds of nodes that have derivatives."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    labels = jnp.asarray(rng.integers(3, size=8), jnp.int32)
+    return {
+        "mlp": (models.MLP(5, [6, 4], 3), normal(8, 5), labels),
+        "mlp+skip": (models.MLP(5, [6, 4, 4], 3, skip=True), normal(8, 5), labels),
+        "cnn": (models.CNN(2, [3, 4], 3), normal(8, 5, 5, 2), labels),
+        "cnn+skip": (models.CNN(2, [3, 4], 3, skip=True), normal(8, 5, 5, 2), labels),
+        "strides": (
+            nn.Sequential(nn.Conv2D(2, 3, 3, strides=2, bias=True), nn.ReLU(), nn.GlobalMaxPool()),
+            normal(8, 6, 6, 2),
+            labels,
+        ),
+        "rnn": (
+            models.RNN(3, [5], skip=False),
+            jnp.asarray(rng.integers(3, size=(8, 4))),
+            jnp.asarray(rng.integers(3, size=(8, 4))),
+        ),
+        "attention": (
+            nn.Sequential(nn.MultiHeadAttention(4, 2), nn.Linear(4, 3)),
+            normal(8, 3, 4),
+            jnp.asarray(rng.integers(3, size=(8, 3))),
+        ),
+    }
+
+
+CASES = cases()
+
+
+def pseudo_gradient(optimizer, loss, params):
+    """What the outer optimiser is given."""
+    optimizer = dataclasses.replace(optimizer, outer=optax.sgd(1.0))
+    new, _, _ = optimizer.update(loss, params, optimizer.init(params))
+    return jax.tree.map(jnp.subtract, params, new)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("x64")
+def test_small_soft_moves_are_gradients(name):
+    """To first order: a soft metric, and a loss that asks for little."""
+    model, x, y = CASES[name]
+    params = model.init(KEY, dtype=jnp.float64)
+    x = x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
+    scale = 1e-5
+    optimizer = ExtrapolatedProjections(softness=1e-5)
+    moves = pseudo_gradient(optimizer, lambda p: pjax.cross_entropy(model.apply(p, x), y, scale), params)
+    gradient = jax.grad(lambda p: jnp.mean(pjax.cross_entropy(model.apply(p, x), y)))(params)
+    for key, expected in gradient.items():
+        size = float(jnp.max(jnp.abs(expected)))
+        np.testing.assert_allclose(moves[key] / scale, expected, atol=2e-3 * size, err_msg=key)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_damping_is_one_plus_softness():
+    """In a layer whose copies are all alike."""
+    x, w = jnp.ones((4, 3), jnp.float64), jnp.full((3, 2), 0.5, jnp.float64)
+    y = jnp.zeros(4, jnp.int32)
+
+    def loss(w):
+        return pjax.cross_entropy(x @ w, y, 1e-6)
+
+    gradient = jax.grad(lambda w: jnp.mean(pjax.cross_entropy(x @ w, y)))(w)
+    for softness in (0.1, 1.0, 10.0):
+        moves = pseudo_gradient(ExtrapolatedProjections(softness=softness), loss, w)
+        np.testing.assert_allclose(moves / 1e-6 * (1 + softness), gradient, rtol=1e-3)
+
+
+@pytest.mark.parametrize("softness", [0.1, 10.0])
+@pytest.mark.usefixtures("x64")
+def test_a_product_is_projected_copy_by_copy(softness):
+    """Against the projection of one dot product in balanced variables, for every copy, written out."""
+    rng = np.random.default_rng(1)
+    x, w = jnp.asarray(3 * rng.normal(size=(5, 4))), jnp.asarray(0.1 * rng.normal(size=(4, 3)))
+    target = jnp.asarray(rng.normal(size=(5, 3)))
+
+    def loss(params):
+        return pjax.squared_error(params["x"] @ params["w"], target)
+
+    params = {"x": x, "w": w}
+    optimizer = ExtrapolatedProjections(softness=softness)
+    moves = pseudo_gradient(optimizer, loss, params)
+    goal = target - x @ w  # a squared error is projected onto its target
+    mean_x, mean_w = jnp.mean(jnp.sum(x * x, 1)), jnp.mean(jnp.sum(w * w, 0))
+    s = (mean_w / mean_x) ** 0.25
+    weight = softness / (2 * jnp.sqrt(mean_x * mean_w))
+    expected = {"x": np.zeros((5, 4)), "w": np.zeros((4, 3))}
+    for b in range(5):
+        for j in range(3):
+            a, c = s * x[b], w[:, j] / s
+            (to_a, to_c), _ = Dot().project((a, c), (x @ w)[b, j] + goal[b, j], weight)
+            expected["x"][b] += s * (to_a - a) / weight
+            expected["w"][:, j] += (to_c - c) / s / weight
+    losses = jax.eval_shape(loss, params).size
+    for key in expected:
+        np.testing.assert_allclose(moves[key], -expected[key] / losses, rtol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn+skip", "rnn"])
+def test_it_learns(name):
+    model, x, y = CASES[name]
+    params = model.init(KEY)
+    optimizer = ExtrapolatedProjections(learning_rate=1e-2)
+    state = optimizer.init(params)
+
+    @jax.jit
+    def update(params, state):
+        return optimizer.update(lambda p: nn.cross_entropy(model.apply(p, x), y), params, state)
+
+    losses = []
+    for _ in range(60):
+        params, state, loss = update(params, state)
+        losses.append(float(loss))
+    assert losses[-1] < 0.75 * losses[0]
+    assert int(state.updates) == 60
+
+
+def test_weights_that_start_at_zero_move():
+    x, y = jnp.eye(3), jnp.arange(3)
+    w = jnp.zeros((3, 3))
+    optimizer = ExtrapolatedProjections(learning_rate=0.1)
+    state = optimizer.init(w)
+    for _ in range(20):
+        w, state, loss = optimizer.update(lambda w: nn.cross_entropy(x @ w, y), w, state)
+    assert float(loss) < 0.5
+    both = {"a": jnp.zeros((3, 3)), "b": jnp.zeros((3, 3))}
+    moved = pseudo_gradient(optimizer, lambda p: nn.cross_entropy(x @ p["a"] @ p["b"], y), both)
+    assert all(bool(jnp.isfinite(m).all()) for m in moved.values())
+
+
+def test_several_sweeps_are_several_updates():
+    model, x, y = CASES["mlp"]
+
+    def loss(p):
+        return nn.cross_entropy(model.apply(p, x), y)
+
+    one, three = ExtrapolatedProjections(), ExtrapolatedProjections(steps_per_update=3)
+    params = model.init(KEY)
+    a, state = params, one.init(params)
+    first = None
+    for _ in range(3):
+        a, state, value = one.update(loss, a, state)
+        first = value if first is None else first
+    b, other, value = three.update(loss, params, three.init(params))
+    assert float(value) == pytest.approx(float(first))
+    for key in params:
+        np.testing.assert_allclose(a[key], b[key], rtol=1e-4, atol=1e-6)
+    assert int(other.outer[0].count) == 3
+
+
+def test_constants_may_be_fixed():
+    model, x, y = CASES["mlp"]
+    optimizer = ExtrapolatedProjections(constants="fixed", learning_rate=1e-2)
+    params, state = model.init(KEY), None
+    state = optimizer.init(params)
+    values = []
+    for _ in range(40):
+        params, state, loss = optimizer.update(
+            lambda p: nn.cross_entropy(model.apply(p, x), y), params, state
+        )
+        values.append(float(loss))
+    assert values[-1] < values[0]
+
+
+class TestOuter:
+    """An outer optimiser for any method."""
+
+    LOSS = staticmethod(lambda p: pjax.squared_error(p["w"] * 2.0, jnp.array([4.0, -2.0])))
+    PARAMS = {"w": jnp.array([1.0, 1.0]), "unused": jnp.array([3.0])}  # noqa: RUF012
+
+    @pytest.mark.parametrize("method", [optim.AlternatingProjections, optim.DouglasRachford])
+    def test_a_step_of_one_is_the_projected_point(self, method):
+        plain = method(steps_per_update=5)
+        outer = method(steps_per_update=5, outer=optax.sgd(1.0))
+        expected, _ = plain.update(self.LOSS, self.PARAMS)
+        got, state, _ = outer.update(self.LOSS, self.PARAMS, outer.init(self.PARAMS))
+        np.testing.assert_allclose(got["w"], expected["w"], rtol=1e-6)
+        assert got["unused"].tolist() == [3.0]
+        assert int(state.updates) == 1
+
+    def test_schedules_and_weight_decay(self):
+        outer = optax.adamw(optax.linear_schedule(0.1, 0.0, 3), weight_decay=0.5)
+        optimizer = optim.AlternatingProjections(steps_per_update=5, outer=outer)
+        params, state = self.PARAMS, optimizer.init(self.PARAMS)
+        seen = []
+        for _ in range(4):
+            params, state, _ = optimizer.update(self.LOSS, params, state)
+            seen.append(params)
+        assert float(seen[0]["unused"][0]) == pytest.approx(3 - 0.1 * 0.5 * 3)
+        assert all(jnp.array_equal(seen[2][k], seen[3][k]) for k in params), "the schedule has ended"
+
+    def test_a_state_is_needed(self):
+        optimizer = optim.AlternatingProjections(outer=optax.sgd(0.1))
+        with pytest.raises(pjax.PjaxError, match=r"state = optimizer\.init"):
+            optimizer.update(self.LOSS, self.PARAMS)
+
+    def test_something_else_is_refused(self):
+        with pytest.raises(pjax.PjaxError, match=r"outer must be an optax\.Gradient"):
+            optim.DouglasRachford(outer=0.1)
+
+    def test_small_moves_are_not_lost(self):
+        """Moves of 1e-9 of a parameter vanish in a difference of float32 numbers, and must not here."""
+        loss = lambda p: pjax.cross_entropy(p * jnp.ones((1, 2)), jnp.array([0]), 1e-9)  # noqa: E731
+        params = jnp.array([[1.0, 1.0]])
+        optimizer = optim.AlternatingProjections(steps_per_update=1, outer=optax.scale(-1e9))
+        new, _, _ = optimizer.update(loss, params, optimizer.init(params))
+        assert float(jnp.max(jnp.abs(new - params))) > 0.01
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"softness": 0.0}, "softness must be a positive number"),
+            ({"softness": float("nan")}, "softness must be a positive number"),
+            ({"learning_rate": -1}, "learning_rate must be a positive number"),
+            ({"edges": "explicit"}, "no edges"),
+            ({"consensus": "exact"}, "no consensus"),
+            ({"outer": "adam"}, "outer must be an optax.GradientTransformation"),
+        ],
+    )
+    def test_bad_settings(self, settings, message):
+        with pytest.raises(pjax.PjaxError, match=message):
+            ExtrapolatedProjections(**settings)
+
+    def test_it_does_not_solve(self):
+        with pytest.raises(pjax.PjaxError, match="take DouglasRachford or AlternatingProjections"):
+            pjax.solve(TestOuter.LOSS, TestOuter.PARAMS, ExtrapolatedProjections())
