@@ -215,7 +215,7 @@ class Convolution(Contraction):
     # The compiler has fast convolutions there for one order of axes: (batch, *spatial, feature) with a kernel
     # (*spatial, in, out). It brings others into that order, but not inside loops, where it is 20 to 50 times
     # slower without. So here they come in that order. Nor is a convolution with groups fast, which is what
-    # `vmap` over both inputs makes of one: better one after the other.
+    # `vmap` over both inputs makes of one: those go one after the other.
 
     def _pairs_on_cpu(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
         rows, kernels = [self._rows(x) for x, _ in terms], [self._kernel(y) for _, y in terms]

@@ -60,11 +60,9 @@ class Factored:
     def terms(self) -> int:
         return len(self.plus)
 
-    def _coefficients(self, problem: Problem, node: Node) -> tuple[jax.Array, jax.Array]:
+    def _coefficients(self, problem: Problem, node: Node) -> tuple[list[jax.Array], list[jax.Array]]:
         zero = jnp.zeros(node.shape, problem.dtype)
-        plus, minus = (
-            jnp.stack([c.value if c.terms else zero for c in cs]) for cs in (self.plus, self.minus)
-        )
+        plus, minus = ([c.value if c.terms else zero for c in cs] for cs in (self.plus, self.minus))
         return plus, minus
 
     def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
@@ -74,16 +72,17 @@ class Factored:
         total = base.value * problem.edge_counts[node.index, i]
         if not self.terms:
             return total
+        at, fixed = problem.inputs[node.index], problem.fixed(node) is not None
         plus, minus = self._coefficients(problem, node)
-        fixed = problem.fixed(node) is not None
 
-        def term(own: jax.Array, other: jax.Array, u: tuple[Any, Any]) -> jax.Array:
-            at = problem.inputs[node.index]
-            this, partner = (at[j] if u[j] is None else u[j] for j in (i, 1 - i))
-            pulled = rule.pull(i, partner, other)
-            return pulled if fixed else rule.scatter(i, own)[0] * this + pulled
+        def term(plus: jax.Array, minus: jax.Array, *u: jax.Array) -> jax.Array:
+            past = dict(zip(moving, u, strict=True))
+            this, partner = past.get(i, at[i]), past.get(1 - i, at[1 - i])
+            pulled = rule.pull(i, partner, (plus - minus) / 2)
+            return pulled if fixed else rule.scatter(i, (plus + minus) / 2)[0] * this + pulled
 
-        return sum(_each(term, self.terms, (plus + minus) / 2, (plus - minus) / 2, self.past), start=total)
+        moving = [j for j in (0, 1) if self.past[j] is not None]
+        return sum(_each(term, plus, minus, *(self.past[j] for j in moving)), start=total)
 
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Factored", Moves]:
         """The edges after their contraction projected: one more term."""
@@ -95,10 +94,10 @@ class Factored:
         if problem.fixed(node) is not None:
             return self._displaced_fixed(problem, node, goal - drift, (x, y))
         product = problem.points[v] + drift
-        forward, backward = self._products(node, x, y, product)
+        forward, backward, crossed = self._products(node, x, y, product)
         norm = jnp.broadcast_to(problem.norm(v, 0, dx) + problem.norm(v, 1, dy), node.shape)
         aligned = self._aligned(problem, node, x, y)
-        extra_plus, extra_minus = self._extra(problem, node, aligned, forward + backward)
+        extra_plus, extra_minus = self._extra(problem, node, aligned, crossed)
         plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
         minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
         # The history's share of the product comes with small factors: no cancellation.
@@ -143,26 +142,21 @@ class Factored:
 
     def _products(
         self, node: Node, x: jax.Array, y: jax.Array, product: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """The dot products of (x, past y) and of (past x, y), stacked over the terms."""
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The dot products of (x, past y), those of (past x, y), and their sum, stacked over the terms."""
         rule = node.rule
         assert isinstance(rule, Contraction)
         past_x, past_y = self.past
         again = jnp.broadcast_to(product, (self.terms, *node.shape))
+        if self.terms and past_x is not None and past_y is not None:
+            # The sum first: often it is all that is used.
+            crossed = jnp.stack(_each(lambda u, v: rule.pairs((x, v), (u, y)), past_x, past_y))
+            backward = jnp.stack(_each(lambda u: rule.pair(u, y), past_x))
+            return crossed - backward, backward, crossed
         # A constant input is its own past, so those products are known already.
-        if past_y is None or not self.terms:
-            forward = again
-        elif past_x is None:
-            forward = self.pairs[0]
-        else:
-            forward = jnp.stack(_each(lambda u: rule.pair(x, u), self.terms, past_y))
-        if past_x is None or not self.terms:
-            backward = again
-        elif past_y is None:
-            backward = self.pairs[:, 0]
-        else:
-            backward = jnp.stack(_each(lambda u: rule.pair(u, y), self.terms, past_x))
-        return forward, backward
+        forward = self.pairs[0] if self.terms and past_y is not None else again
+        backward = self.pairs[:, 0] if self.terms and past_x is not None else again
+        return forward, backward, forward + backward
 
     def _aligned(self, problem: Problem, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
         """The products of the inputs with their own past, stacked over the terms."""
@@ -173,7 +167,7 @@ class Factored:
             if u is None:
                 total += problem.norm(node.index, i, None)
             elif self.terms:
-                parts = _each(lambda u: rule.reduce(i, at * u), self.terms, u)  # noqa: B023
+                parts = _each(lambda u: rule.reduce(i, at * u), u)  # noqa: B023
                 total += jnp.stack(parts)
         return total
 
@@ -184,7 +178,7 @@ class Factored:
         if not self.terms:
             zero = jnp.zeros(node.shape, problem.dtype)
             return zero, zero
-        plus, minus = self._coefficients(problem, node)
+        plus, minus = map(jnp.stack, self._coefficients(problem, node))
         swapped = self.pairs + self.pairs.swapaxes(0, 1)
 
         def quadratic(c: jax.Array, sign: int) -> jax.Array:
@@ -211,9 +205,9 @@ class Factored:
             for i, u in enumerate(self.past)
         )
         written = dataclasses.replace(self, past=(past_x, past_y))
-        forward, backward = written._products(node, x, y, rule.pair(x, y))
+        _, _, crossed = written._products(node, x, y, rule.pair(x, y))
         aligned = written._aligned(problem, node, x, y)
-        plus, minus = written._extra(problem, node, aligned, forward + backward)
+        plus, minus = written._extra(problem, node, aligned, crossed)
         norm = rule.reduce(0, x * x) + rule.reduce(1, y * y)
         return (jnp.broadcast_to(norm, node.shape) + (plus + minus) / 2).sum()
 
@@ -277,20 +271,20 @@ class Factored:
             (past[0], past[1]),
             fold(self.plus),
             fold(self.minus),
-            self.pairs[:history, :history],
-            self.norms[:history, :history],
+            self.pairs[:history][:, :history],
+            self.norms[:history][:, :history],
         )
         return kept, neglected.astype(jnp.float32)
 
 
 def _bordered(corner: jax.Array, row: jax.Array, column: jax.Array, inner: jax.Array) -> jax.Array:
     """A table with one more row and column in front; the last axes are carried along."""
-    top = jnp.concatenate([corner[None], row])
-    return jnp.concatenate([top[None], jnp.concatenate([column[:, None], inner], axis=1)])
+    top = jnp.concatenate([corner[None, None], row[None]], axis=1)
+    return jnp.concatenate([top, jnp.concatenate([column[:, None], inner], axis=1)])
 
 
-def _each(fn: Callable[..., jax.Array], terms: int, *args: Any) -> list[jax.Array]:
+def _each(fn: Callable[..., jax.Array], *args: Any) -> list[jax.Array]:
     """A function of every term of a history; batched where the history is long."""
-    if terms > 4:
-        return list(jax.vmap(fn)(*args))
-    return [fn(*jax.tree.map(lambda x: x[s], args)) for s in range(terms)]  # noqa: B023
+    if len(args[0]) > 4:
+        return list(jax.vmap(fn)(*map(jnp.asarray, args)))
+    return [fn(*xs) for xs in zip(*args, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from pjax.contraction import Contraction
+from pjax.contraction import Contraction, Convolution
 from pjax.edges.factored import Factored
 from pjax.edges.split import Split
 from pjax.edges.stored import Stored
@@ -48,7 +48,10 @@ def histories(graph: Graph, length: int | None) -> dict[int, int | None]:
             continue
         scalars = math.prod(node.shape) + sum(math.prod(w.shape) for w in node.wires)
         at_target = any(graph.nodes[r].is_target for r, _ in graph.readers[node.index])
-        cheap = node.rule.edges <= (CHEAP_AT_TARGET if at_target else CHEAP) * scalars
+        bound = CHEAP_AT_TARGET if at_target else CHEAP
+        if isinstance(node.rule, Convolution) and not at_target:
+            bound = 0  # written out, they take all the overlapping windows
+        cheap = node.rule.edges <= bound * scalars
         chosen[node.index] = None if cheap else 2 if at_target else 1
     return chosen
 

@@ -71,41 +71,43 @@ def multiplier(
     >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
     Array(0.5, dtype=float32)
     """
-    u, sphere, radius = _solve(plus, minus, residual, weight)
-    sign = jnp.where(residual >= 0, 1, -1).astype(u.dtype)
+    root, radius = _solve(plus, minus, residual, weight)
+    sphere, sign = jnp.isinf(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
+    root = jnp.where(sphere, 0, root)
+    u = jnp.abs(root)
     return Multiplier(
-        sign * jnp.where(sphere, 1, u / (1 + u)),
+        jnp.where(sphere, sign, root / (1 + u)),
         jnp.where(sphere, -0.25, u * u / (1 + 2 * u)),
-        sign * jnp.where(sphere, 0.25, u * (1 + u) / (1 + 2 * u)),
+        jnp.where(sphere, 0.25 * sign, root * (1 + u) / (1 + 2 * u)),
         jnp.where(residual >= 0, radius, -radius),
     )
 
 
 def _solve(
     plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The root u of the mirrored problem (zero on a sphere), whether it is a sphere, and its radius."""
+) -> tuple[jax.Array, jax.Array]:
+    """The root u of the mirrored problem with the sign of the residual, infinite on a sphere; its radius."""
     c = 1 / weight_like(weight, residual)
     positive = residual >= 0
-    # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
-    # each of the arrays that follow from it.
     a, b, r = jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, jnp.abs(residual)
-    u = jax.lax.optimization_barrier(_root(a, b, c, r))
-    sphere = jnp.isinf(u)
-    # Not by `sphere`: who asks for the radius alone need not solve.
+    # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
+    # each of the arrays that follow from it. With its sign, so that they follow from it alone.
+    above, below = _root(a, b, c, r)
+    root = jax.lax.optimization_barrier(jnp.where(positive, above, -above) / below)
+    # Not by the root: who asks for the radius alone need not solve.
     squared = jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0)
-    return jnp.where(sphere, 0, u), sphere, 2 * jnp.sqrt(squared)
+    return root, 2 * jnp.sqrt(squared)
 
 
-def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
-    """The root u of the mirrored problem; infinite where the answer is a sphere."""
+def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The root u of the mirrored problem, as a fraction; infinite where the answer is a sphere."""
     sphere = _is_sphere(a, b, c, r)
     a = jnp.maximum(a, _least(b, c, r))
     u = _guess(a, b, c, r)
     for _ in range(2 if r.dtype == jnp.float64 else 1):
         u = jnp.divide(*_halley(u, a, b, c, r))
     above, below = _halley(u, a, b, c, r)
-    return jnp.where(sphere, jnp.inf, above) / below
+    return jnp.where(sphere, jnp.inf, above), below
 
 
 def _least(b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
@@ -227,9 +229,9 @@ class Dot(Primitive):
         else:
             # Not by `Multiplier.own` and `other`: they cancel where x and y are nearly equal or opposite.
             plus, minus, positive = x + y, x - y, residual >= 0
-            u, sphere, radius = _solve(
-                jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w
-            )
+            root, radius = _solve(jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w)
+            sphere = jnp.isinf(root)
+            u = jnp.where(sphere, 0, jnp.abs(root))
             near, far = u[..., None], jnp.where(sphere, -0.5, -u / (1 + 2 * u))[..., None]
             grown = jnp.where(positive[..., None], plus, minus)
             grown = near * grown + (radius / math.sqrt(x.shape[-1]))[..., None]
