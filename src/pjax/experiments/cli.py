@@ -124,10 +124,10 @@ def train(
         str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")
     ] = None,
     widths: Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")] = None,
-    method: Annotated[str, typer.Option(help=f"One of {Methods}.")] = "dr",
+    method: Annotated[str, typer.Option(help=f"One of {Methods}.")] = "ep",
     seed: Annotated[int, typer.Option(help="Decides initial values and the order of the data.")] = 0,
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
-    steps_per_batch: Annotated[int, typer.Option(help="Projection steps on one batch.")] = 50,
+    steps_per_batch: Annotated[int | None, typer.Option(help="Projection steps on one batch.")] = None,
     max_steps: Annotated[int, typer.Option(help="Stop after so many steps at the latest.")] = 20_000,
     check_every: Annotated[int, typer.Option(help="Steps between checks of the accuracy.")] = 1000,
     patience: Annotated[int, typer.Option(help="Checks without improvement to stop after; 0: never.")] = 5,

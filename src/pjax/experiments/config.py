@@ -30,7 +30,8 @@ class Config:
         seeds: one run for each; a seed decides the initial parameters, the order of the data, and all else
             that is random.
         batch_size: samples in a batch.
-        steps_per_batch: projection steps on one batch, each of which counts as a step.
+        steps_per_batch: projection steps on one batch, each of which counts as a step; by default 50, and 1
+            for ``"ep"``. Methods that do not project always make one.
         max_steps: after how many steps to stop at the latest.
         check_every: steps between two checks of the accuracy.
         patience: checks without a better validation accuracy after which to stop; 0 for never.
@@ -49,7 +50,7 @@ class Config:
     method: str = "dr"
     seeds: tuple[int, ...] = (0,)
     batch_size: int = 256
-    steps_per_batch: int = 50
+    steps_per_batch: int | None = None
     max_steps: int = 20_000
     check_every: int = 1000
     patience: int = 5
@@ -63,9 +64,12 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             self._check_type(field.name, field.type)
+        methods.check_name("method", self.method, methods.LABELS)
+        projects = self.method.partition("-")[0] in methods.SOLVERS
+        if self.steps_per_batch is None or not projects:
+            object.__setattr__(self, "steps_per_batch", methods.default_steps(self.method))
         methods.check_name("data", self.data, data.names())
         methods.check_name("model", self.model, MODELS)
-        methods.check_name("method", self.method, methods.LABELS)
         methods.check_name("consensus", self.consensus, ("paper", "exact"))
         for name in ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length"):
             _at_least(name, getattr(self, name), 1)
@@ -97,9 +101,9 @@ class Config:
         if self.method == "fa" and self.model != "mlp":
             raise InputError(f"FA is for the model mlp, got {self.model}")
         for name in ("max_steps", "check_every"):
-            if getattr(self, name) % self._steps_per_batch:
+            if getattr(self, name) % self.steps_per_batch:
                 raise InputError(
-                    f"{name} must be a multiple of the {self._steps_per_batch} steps on one batch, got "
+                    f"{name} must be a multiple of the {self.steps_per_batch} steps on one batch, got "
                     f"{getattr(self, name)}"
                 )
         if self.max_steps % self.check_every:
@@ -119,10 +123,6 @@ class Config:
         if not good:
             wanted = getattr(annotation, "__name__", str(annotation))
             raise InputError(f"{name} must be of type {wanted}, got {value!r}")
-
-    @property
-    def _steps_per_batch(self) -> int:
-        return self.steps_per_batch if self.method.partition("-")[0] in methods.SOLVERS else 1
 
     @property
     def name(self) -> str:

@@ -147,6 +147,7 @@ def transformation(optimiser: str, learning_rate: float) -> Any:
 # --- Methods by name ---
 
 SOLVERS: dict[str, Callable[..., optim.Solver]] = {
+    "ep": optim.ExtrapolatedProjections,
     "dr": optim.DouglasRachford,
     "ap": optim.AlternatingProjections,
     "cp": optim.CyclicProjections,
@@ -154,6 +155,7 @@ SOLVERS: dict[str, Callable[..., optim.Solver]] = {
 }
 
 LABELS = {
+    "ep": "EP",
     "sgd": "SGD",
     "adam": "Adam",
     "fa": "FA",
@@ -168,8 +170,19 @@ LABELS = {
     "cp-fp": "CP, fixed point",
     "dm-fp": "DM, fixed point",
 }
-"""What a method is called in tables. ``-fp``: the cross-entropy's proximal operator by the paper's ten
-fixed-point steps, which do not converge at its λ = 5, instead of Newton's."""
+"""What a method is called in tables. EP is extrapolated projections; the others are the paper's. ``-fp``: the
+proximal operator of the cross-entropy by the paper's ten fixed-point steps, which do not converge at its
+λ = 5, instead of Newton's."""
+
+
+def default_steps(name: str) -> int:
+    """Steps on one batch: the paper's 50 for its projection methods, else one.
+
+    >>> default_steps("dr"), default_steps("ep"), default_steps("adam")
+    (50, 1, 1)
+    """
+    base = name.partition("-")[0]
+    return 50 if base in SOLVERS and base != "ep" else 1
 
 
 def check_name(kind: str, name: str, names: Any) -> None:
@@ -184,7 +197,7 @@ def make(
     name: str,
     *,
     learning_rate: float | None = None,
-    steps_per_batch: int = 50,
+    steps_per_batch: int | None = None,
     loss_scale: float = 5.0,
     consensus: Any = "paper",
 ) -> Method:
@@ -192,8 +205,8 @@ def make(
 
     Args:
         name: such as ``"dr"`` or ``"ff-adam"``.
-        learning_rate: for methods that have one; by default the paper's, 1e-3, and 1e-4 for ``"fa"``.
-        steps_per_batch: projection steps on one batch.
+        learning_rate: for methods that have one; by default 1e-3, and 1e-4 for ``"fa"``, as in the paper.
+        steps_per_batch: projection steps on one batch; by default see `default_steps`.
         loss_scale: the factor λ of the loss in its proximal operator.
         consensus: of the projection methods, see `pjax.optim.Solver`.
     """
@@ -201,7 +214,9 @@ def make(
     rate: dict[str, Any] = {} if learning_rate is None else {"learning_rate": learning_rate}
     base, _, rest = name.partition("-")
     if base in SOLVERS:
-        solver = SOLVERS[base](steps_per_update=steps_per_batch, consensus=consensus)
+        steps = default_steps(name) if steps_per_batch is None else steps_per_batch
+        options = rate if base == "ep" else {"consensus": consensus}
+        solver = SOLVERS[base](steps_per_update=steps, **options)
         return Projections(solver, loss_scale, "fixed_point" if rest == "fp" else "newton")
     if base == "fa":
         from pjax.experiments.feedback_alignment import FeedbackAlignment

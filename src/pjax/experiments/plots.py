@@ -43,6 +43,7 @@ Axis = Literal["steps", "seconds"]
 
 # Projections warm, gradients blue, what else does without backpropagation green and grey.
 COLOURS = {
+    "ep": "#e0218a",
     "dr": "#cf1b2b",
     "ap": "#f58518",
     "cp": "#8f4a14",
@@ -54,7 +55,7 @@ COLOURS = {
     "ff-adam": "#737a82",
 }
 _OTHER = "#6a4fb3"  # a method of the user's own
-_PROJECTIONS = ("dr", "ap", "cp", "dm")
+_PROJECTIONS = ("ep", "dr", "ap", "cp", "dm")
 
 
 @dataclasses.dataclass(frozen=True)
