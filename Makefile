@@ -13,7 +13,7 @@ SMOKE := tests/test_package.py tests/test_listing.py tests/test_computation.py
 .PHONY: demo test test-source test-wheel bench lint format clean
 
 demo: $(STAMP)
-	$(PY) -m pjax train --data digits --model mlp --method dr
+	$(PY) -m pjax train --data digits --model mlp
 
 test: test-source test-wheel
 

@@ -89,7 +89,7 @@ def _cnn(data: str) -> Preset:
         "cnn",
         ("1x32", "4x16", "4x16+skip"),
         _CNN_METHODS,
-        {"seeds": (0,), "steps": 250, "projection_steps": 250, "batch_size": 64},
+        {"seeds": (0,), "steps": 250, "projection_steps": 250, "batch_size": 64, "evaluated": 2000},
     )
 
 
@@ -104,7 +104,14 @@ PRESETS = {
         "rnn",
         ("1x256", "4x128", "4x128+skip"),
         (*_GRADIENT, "dr", "ap"),
-        {"seeds": (0,), "steps": 250, "projection_steps": 250, "batch_size": 16, "sequence_length": 16},
+        {
+            "seeds": (0,),
+            "steps": 250,
+            "projection_steps": 250,
+            "batch_size": 16,
+            "sequence_length": 16,
+            "evaluated": 2000,
+        },
     ),
 }
 """The blocks of the paper's tables."""

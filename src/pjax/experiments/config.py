@@ -40,6 +40,7 @@ class Config:
         consensus: of the projection methods, ``"paper"`` or ``"exact"``.
         init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
         sequence_length: characters in a window of text.
+        evaluated: on how many samples of each part of the data accuracies are measured; by default on all.
         quick: whether this is the small version of an experiment; only noted.
     """
 
@@ -59,6 +60,7 @@ class Config:
     consensus: str = "paper"
     init_scale: float = models.SCALE
     sequence_length: int = 64
+    evaluated: int | None = None
     quick: bool = False
 
     def __post_init__(self) -> None:
@@ -74,6 +76,8 @@ class Config:
         for name in ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length"):
             _at_least(name, getattr(self, name), 1)
         _at_least("patience", self.patience, 0)
+        if self.evaluated is not None:
+            _at_least("evaluated", self.evaluated, 1)
         for name in ("widths", "seeds"):
             if not getattr(self, name):
                 raise InputError(f"{name} must hold at least one number, got none")

@@ -201,7 +201,7 @@ class Loop:
             params: with the seeds along the first axes.
             split: ``"train"``, ``"val"`` or ``"test"``.
         """
-        x, y = getattr(self.dataset, f"x_{split}"), getattr(self.dataset, f"y_{split}")
+        x, y = (getattr(self.dataset, f"{name}_{split}")[: self.config.evaluated] for name in "xy")
         size = min(EVALUATED, len(x))
         right: Any = 0
         for i in range(0, len(x), size):
