@@ -145,6 +145,14 @@ def test_accuracy_counts_every_sample_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert loop.accuracy(params, "test")[0] == pytest.approx(expected)
 
 
+def test_accuracy_on_part_of_the_data() -> None:
+    loop = Loop(Config(**(ADAM.as_json() | {"evaluated": 50})))
+    params = loop.params(loop.start())
+    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop._see(loop.dataset.x_test[:50]))
+    expected = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test[:50])
+    assert loop.accuracy(params, "test")[0] == pytest.approx(expected)
+
+
 def test_a_run_that_diverges_says_so_and_ends(tmp_path: Path) -> None:
     config = Config(method="sgd", learning_rate=1e30, max_steps=1000, check_every=20, **SMALL)
     run = train(config, tmp_path / "run")
