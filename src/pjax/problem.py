@@ -92,14 +92,18 @@ class Problem:
     def inside(self, state: S) -> tuple["Problem", S]:
         """This problem inside a loop over states: what is cheap to compute is computed anew, not kept.
 
-        Only parameters and the outputs of contractions stay in memory from step to step. The barrier ties
-        them to the state, so that a compiler does not move the rest out of the loop.
+        Only parameters, the outputs of contractions, and those that are small next to their inputs stay in
+        memory from step to step. The barrier ties them to the state, so that a compiler does not move the
+        rest out of the loop.
         """
-        kept = {
-            n.index: self._values[n.index]
-            for n in self.graph.nodes
-            if n.is_parameter or isinstance(n.rule, Contraction)
-        }
+
+        def keep(node: Node) -> bool:
+            if node.is_parameter or isinstance(node.rule, Contraction):
+                return True
+            read = sum(math.prod(wire.shape) for wire in node.wires)
+            return not node.is_target and 8 * math.prod(node.shape) <= read
+
+        kept = {n.index: self._values[n.index] for n in self.graph.nodes if keep(n)}
         values, state = jax.lax.optimization_barrier((kept, state))
         evaluate = Evaluator((), values, known=self._evaluate)
         for node in self.graph.nodes:

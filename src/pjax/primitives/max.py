@@ -10,8 +10,6 @@ from pjax.errors import InputError
 from pjax.primitives._arithmetic import weight_like, wide
 from pjax.primitives._primitive import Arrays, Primitive
 
-_UNROLLED = 4  # rounds that nearly always suffice; the loop after them runs for the rare rest
-
 
 @dataclasses.dataclass(frozen=True)
 class Max(Primitive):
@@ -79,20 +77,18 @@ class Max(Primitive):
 def _lower(x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
     """The root of ``w (level - z) = sum(max(x - level, 0))``, for ``z < max(x)``."""
 
-    def count(level: jax.Array) -> jax.Array:
-        return jnp.sum(x > level[..., None], axis=-1)
-
-    def rise(level: jax.Array) -> jax.Array:
+    def rise(level: jax.Array) -> tuple[jax.Array, jax.Array]:
         above = x > level[..., None]
         excess = jnp.sum(jnp.where(above, x - z[..., None], 0), axis=-1)
-        return jnp.maximum(level, z + excess / (w + jnp.sum(above, axis=-1)))
+        # Summed as the numbers they are compared with, which is faster than whole numbers on CPU.
+        count = jnp.sum(above, axis=-1, dtype=x.dtype)
+        return jnp.maximum(level, z + excess / (w + count)), count
 
-    level = z
-    for _ in range(_UNROLLED):
-        level = rise(level)
-    # The set above the level only shrinks; the level is right once the set has stopped changing.
-    state = (level, rise(level))
-    level, _ = jax.lax.while_loop(
-        lambda s: jnp.any(count(s[0]) != count(s[1])), lambda s: (s[1], rise(s[1])), state
+    # The set above the level only shrinks; the level is right once the set has stopped changing. That is
+    # nearly always after the first round.
+    level, before = rise(z)
+    level, count = rise(level)
+    level, _, _ = jax.lax.while_loop(
+        lambda s: jnp.any(s[1] != s[2]), lambda s: (*rise(s[0]), s[1]), (level, count, before)
     )
-    return rise(level)
+    return level
