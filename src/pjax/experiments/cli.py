@@ -128,8 +128,8 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides initial values and the order of the data.")] = 0,
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
     steps_per_batch: Annotated[int | None, typer.Option(help="Projection steps on one batch.")] = None,
-    max_steps: Annotated[int, typer.Option(help="Stop after so many steps at the latest.")] = 20_000,
-    check_every: Annotated[int, typer.Option(help="Steps between checks of the accuracy.")] = 1000,
+    max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps at the latest.")] = None,
+    check_every: Annotated[int | None, typer.Option(help="Steps between checks of the accuracy.")] = None,
     patience: Annotated[int, typer.Option(help="Checks without improvement to stop after; 0: never.")] = 5,
     learning_rate: Annotated[float | None, typer.Option(help="Of methods that have one.")] = None,
     loss_scale: Annotated[float, typer.Option(help="Factor of the loss in its proximal operator.")] = 5.0,
@@ -191,15 +191,18 @@ def default_config(
     ('mlp', (128,), 256)
     """
     methods.check_name("data", data, datasets.names())
+    methods.check_name("method", method, methods.LABELS)
     model = model or ("rnn" if data == "shakespeare" else "mlp")
     sizes = {"cnn": "4x16+skip", "rnn": "1x256", "digits": "1x64", "mnist": "1x128"}
     parsed, skip = parse_widths(widths or sizes.get(model) or sizes.get(data) or "1x256")
-    small = {"digits": 128, "shakespeare": 32}
     settings = {k: v for k, v in settings.items() if v is not None}
-    return Config(
-        data=data, model=model, widths=parsed, skip=skip, method=method,
-        **{"batch_size": small.get(data, 256)} | settings,
-    )  # fmt: skip
+    settings.setdefault("batch_size", {"digits": 128, "shakespeare": 32}.get(data, 256))
+    if "check_every" not in settings:
+        steps = settings.get("steps_per_batch", methods.default_steps(method))
+        about = 1000 if data != "digits" else 500 if steps > 1 else 100
+        settings["check_every"] = max(about // max(steps, 1), 1) * steps
+    settings.setdefault("max_steps", 40 * settings["check_every"])
+    return Config(data=data, model=model, widths=parsed, skip=skip, method=method, **settings)
 
 
 @contextlib.contextmanager
