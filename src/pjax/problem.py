@@ -252,9 +252,14 @@ class Problem:
             return None if dx is None else along(0), None if dy is None else along(1)
 
         plus, minus, m = solved()
-        # Hardly ever is there a sphere, so the sums for it are spared elsewhere.
+        # Hardly ever is there a sphere, so on CPU the sums for it are spared elsewhere. Other devices would
+        # have to wait for the answer.
         nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(balls))
-        ball = jax.lax.cond(jnp.min(m.own, initial=0) < 0, balls, lambda: nothing)
+        ball = jax.lax.platform_dependent(
+            jnp.min(m.own, initial=0) < 0,
+            cpu=lambda some: jax.lax.cond(some, balls, lambda: nothing),
+            default=lambda _: balls(),
+        )
 
         def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
             (own,) = rule.scatter(i, m.own)

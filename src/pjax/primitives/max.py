@@ -1,6 +1,7 @@
 """The largest, or the smallest, of several numbers."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -60,7 +61,10 @@ class Max(Primitive):
         w = jnp.broadcast_to(weight_like(weight, z), z.shape)
         top = jnp.max(x, axis=-1)
 
-        level = _lower(x, z, w)
+        # Two rounds nearly always suffice; where each round of a loop must be waited for, a few more.
+        level = jax.lax.platform_dependent(
+            x, z, w, cpu=functools.partial(_lower, 2), default=functools.partial(_lower, 5)
+        )
         lowered = jnp.minimum(level[..., None] - x, 0)
 
         place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
@@ -74,8 +78,15 @@ class Max(Primitive):
         return ((self.sign * move).astype(inputs[0].dtype),), (self.sign * back).astype(output.dtype)
 
 
-def _lower(x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
-    """The root of ``w (level - z) = sum(max(x - level, 0))``, for ``z < max(x)``."""
+def _lower(rounds: int, x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
+    """The root of ``w (level - z) = sum(max(x - level, 0))``, for ``z < max(x)``.
+
+    Args:
+        rounds: at least two; after them there is a loop, as long as it takes.
+        x: the numbers.
+        z: where the level starts.
+        w: the weight of the output.
+    """
 
     def rise(level: jax.Array) -> tuple[jax.Array, jax.Array]:
         above = x > level[..., None]
@@ -84,10 +95,11 @@ def _lower(x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
         count = jnp.sum(above, axis=-1, dtype=x.dtype)
         return jnp.maximum(level, z + excess / (w + count)), count
 
-    # The set above the level only shrinks; the level is right once the set has stopped changing. That is
-    # nearly always after the first round.
-    level, before = rise(z)
-    level, count = rise(level)
+    # The set above the level only shrinks; the level is right once the set has stopped changing.
+    level, count = rise(z)
+    for _ in range(rounds - 1):
+        before = count
+        level, count = rise(level)
     level, _, _ = jax.lax.while_loop(
         lambda s: jnp.any(s[1] != s[2]), lambda s: (*rise(s[0]), s[1]), (level, count, before)
     )
