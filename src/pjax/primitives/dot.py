@@ -34,11 +34,6 @@ class Multiplier(NamedTuple):
         """``x - y`` is multiplied by one plus this."""
         return self.own - self.other
 
-    @property
-    def sphere(self) -> tuple[jax.Array, jax.Array]:
-        """The lengths of what is added to ``x`` and to ``y`` where there is a radius."""
-        return jnp.abs(self.radius) / 2, self.radius / 2
-
 
 def multiplier(
     plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike = 1.0
