@@ -178,3 +178,10 @@ class TestCompare:
             assert b.quick
             assert b.max_steps < a.max_steps
             assert len(b.seeds) < len(a.seeds)
+
+    def test_the_study_of_learning_is_fair(self) -> None:
+        for name in comparing.GROUPS["learning"]:
+            configs = list(comparing.PRESETS[name].configs())
+            assert {c.method for c in configs} == {"ep", "adam"}
+            for a, b in zip(configs[::2], configs[1::2], strict=True):
+                assert a.differences(b).keys() == {"method"}

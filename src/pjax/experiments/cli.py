@@ -283,7 +283,10 @@ def _print_results(runs: list[Run]) -> None:
 def compare(
     preset: Annotated[
         list[str] | None,
-        typer.Option(help="A block of the paper's tables, such as mlp-mnist, or depth; may be repeated."),
+        typer.Option(
+            help="A block of the paper's tables, such as mlp-mnist; paper, for all of them; learning, "
+            "extrapolated projections beside Adam; depth, times over depth. May be repeated."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All presets.")] = False,
     quick: Annotated[bool, typer.Option(help="A small version: minutes on two cores.")] = False,
@@ -310,7 +313,7 @@ def compare(
     from pjax.experiments import compare as comparing
     from pjax.experiments import depth
 
-    known = [*comparing.PRESETS, "depth"]
+    known = [*comparing.PRESETS, *comparing.GROUPS, "depth"]
     with _messages(f"start again to go on; results so far are in {folder}"):
         if bool(preset) == every:
             raise typer.BadParameter(
@@ -318,7 +321,8 @@ def compare(
             )
         for name in preset or ():
             methods.check_name("preset", name, known)
-        for name in known if every else preset or ():
+        asked = [*comparing.GROUPS, "depth"] if every else preset or ()
+        for name in (one for group in asked for one in comparing.GROUPS.get(group, (group,))):
             with _training_bar() as show:
                 if name == "depth":
                     depth.run(folder / "depth", progress=lambda line: console.print(escape(str(line))))

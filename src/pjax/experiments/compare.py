@@ -22,14 +22,15 @@ FIXED_POINT = ("dr-fp", "ap-fp", "cp-fp")
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """One block of a table of the paper.
+    """A data set and a network, with several architectures and methods: a block of a table.
 
     Args:
         data: the data set.
         model: the network.
         architectures: as in ``"4x128+skip"``.
-        methods: all that the paper compares; those that are not defined with a skip are left out there.
+        methods: those that are not defined with a skip are left out there.
         quick: settings of the small version.
+        settings: of the full version, where they are not those of the paper.
     """
 
     data: str
@@ -37,6 +38,7 @@ class Preset:
     architectures: tuple[str, ...]
     methods: tuple[str, ...]
     quick: dict[str, Any]
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def configs(self, quick: bool = False, **settings: Any) -> Iterator[Config]:
         """The runs.
@@ -51,7 +53,7 @@ class Preset:
             for method in self.methods:
                 if skip and method in ("fa", "ff-sgd", "ff-adam"):
                     continue
-                common: dict[str, Any] = {"seeds": SEEDS, "max_steps": MAX_STEPS} | given
+                common: dict[str, Any] = {"seeds": SEEDS, "max_steps": MAX_STEPS} | self.settings | given
                 if quick:
                     small, steps = self.quick, "projection_steps" if _projects(method) else "steps"
                     common = {k: v for k, v in small.items() if not k.endswith("steps")}
@@ -114,7 +116,30 @@ PRESETS = {
         },
     ),
 }
-"""The blocks of the paper's tables."""
+"""The blocks of the paper's tables, and of the study of learning."""
+
+
+def _learning(preset: Preset, batches: int) -> Preset:
+    """Extrapolated projections and Adam on the same number of batches, to the end."""
+    settings = {"seeds": (0, 1, 2), "max_steps": batches, "check_every": batches // 20, "patience": 0}
+    quick = preset.quick | {"projection_steps": preset.quick["steps"]}
+    return dataclasses.replace(preset, methods=("ep", "adam"), quick=quick, settings=settings)
+
+
+_BATCHES = {
+    "mlp-mnist": 2000,
+    "mlp-cifar10": 2000,
+    "mlp-higgs": 1000,
+    "cnn-mnist": 2000,
+    "cnn-cifar10": 4000,
+    "rnn-shakespeare": 4000,
+}
+PRESETS |= {f"learning-{name}": _learning(PRESETS[name], batches) for name, batches in _BATCHES.items()}
+GROUPS = {
+    "paper": tuple(_BATCHES),
+    "learning": tuple(f"learning-{name}" for name in _BATCHES),
+}
+"""Several presets at once."""
 
 
 def compare(
