@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import json
 import math
 import re
 import typing
@@ -12,7 +11,7 @@ from typing import Any
 
 from pjax.errors import InputError
 from pjax.experiments import data, methods, models
-from pjax.experiments.results import architecture
+from pjax.experiments.results import architecture, read_object
 
 MODELS = ("mlp", "cnn", "rnn")
 
@@ -162,19 +161,12 @@ class Config:
         return {k: (mine[k], theirs[k]) for k in mine if mine[k] != theirs[k]}
 
 
-_ABOUT = ("device", "versions", "ms_per_step")
+_ABOUT = ("device", "versions")
 
 
 def read(path: Path) -> Config:
     """The configuration in a run's folder."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected the folder of a run") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    values = read_object(path)
     return Config.from_json({k: v for k, v in values.items() if k not in _ABOUT}, str(path))
 
 

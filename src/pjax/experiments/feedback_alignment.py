@@ -3,11 +3,18 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 
 from pjax import nn
 from pjax.errors import InputError
-from pjax.experiments.methods import Method, Params, State, check_name, mean_cross_entropy, transformation
+from pjax.experiments.methods import (
+    Method,
+    Params,
+    State,
+    check_name,
+    descend,
+    mean_cross_entropy,
+    transformation,
+)
 from pjax.experiments.models import MLP
 
 
@@ -66,10 +73,7 @@ class FeedbackAlignment(Method):
             return mean_cross_entropy(_logits(network, params, state["feedback"], x), y)
 
         value, gradient = jax.value_and_grad(loss)(state["params"])
-        tx = transformation(self.optimiser, self.learning_rate)
-        updates, optimizer = tx.update(gradient, state["optimizer"], state["params"])
-        params = jax.tree.map(jnp.add, state["params"], updates)
-        return {**state, "params": params, "optimizer": optimizer}, value
+        return descend(transformation(self.optimiser, self.learning_rate), gradient, state), value
 
 
 def _logits(model: MLP, params: Params, feedback: Params, x: jax.Array) -> jax.Array:

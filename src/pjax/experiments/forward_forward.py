@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from pjax import nn
 from pjax import numpy as pnp
 from pjax.errors import InputError
-from pjax.experiments.methods import Method, Params, State, check_name, transformation
+from pjax.experiments.methods import Method, Params, State, check_name, descend, transformation
 from pjax.experiments.models import CNN, MLP
 
 _SPACE = (-3, -2, -1)
@@ -97,10 +97,7 @@ class ForwardForward(Method):
             return jnp.sum(layers), jnp.mean(layers)
 
         gradient, value = jax.grad(loss, has_aux=True)(state["params"])
-        tx = transformation(self.optimiser, self.learning_rate)
-        updates, optimizer = tx.update(gradient, state["optimizer"], state["params"])
-        params = jax.tree.map(jnp.add, state["params"], updates)
-        return {"params": params, "optimizer": optimizer}, value
+        return descend(transformation(self.optimiser, self.learning_rate), gradient, state), value
 
     def scores(self, model: nn.Module, params: Params, x: jax.Array) -> jax.Array:
         """The goodness of each label."""

@@ -121,10 +121,7 @@ class Gradient(Method):
             return mean_cross_entropy(model.apply(params, x), y)
 
         value, gradient = jax.value_and_grad(loss)(state["params"])
-        tx = transformation(self.optimiser, self.learning_rate)
-        updates, optimizer = tx.update(gradient, state["optimizer"], state["params"])
-        params = jax.tree.map(jnp.add, state["params"], updates)
-        return {"params": params, "optimizer": optimizer}, value
+        return descend(transformation(self.optimiser, self.learning_rate), gradient, state), value
 
 
 def mean_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -142,6 +139,13 @@ def transformation(optimiser: str, learning_rate: float) -> Any:
     import optax
 
     return {"sgd": optax.sgd, "adam": optax.adam}[optimiser](learning_rate)
+
+
+def descend(optimiser: Any, gradient: Params, state: State) -> State:
+    """The state after a step of an optax transformation; what else it holds stays."""
+    updates, optimizer = optimiser.update(gradient, state["optimizer"], state["params"])
+    params = jax.tree.map(jnp.add, state["params"], updates)
+    return {**state, "params": params, "optimizer": optimizer}
 
 
 # --- Methods by name ---

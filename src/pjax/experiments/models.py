@@ -4,6 +4,8 @@ With ``skip`` the outputs of all hidden layers are concatenated before the last 
 layer two steps from the loss.
 """
 
+import abc
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +21,7 @@ SCALE = 1.5
 it uses; with this all of its rows for MNIST come out."""
 
 
-class _Layered(nn.Module):
+class _Layered(nn.Module, abc.ABC):
     """Hidden layers, each a linear map and a relu with the bias inside, and a linear readout.
 
     Args:
@@ -42,9 +44,9 @@ class _Layered(nn.Module):
         self.relu = [nn.ReLU(width) for width in widths]
         self.out = nn.Linear(sum(widths) if skip else widths[-1], classes, initialiser=initialiser)
 
+    @abc.abstractmethod
     def layer(self, inputs: int, outputs: int, initialiser: Callable[..., jax.Array]) -> nn.Module:
         """One linear map."""
-        raise NotImplementedError
 
     def features(self, x: jax.Array) -> jax.Array:
         """What the readout sees of the output of one layer."""
@@ -122,10 +124,7 @@ def make(
     if model == "rnn":
         return RNN(classes, widths, skip=skip)
     if model == "mlp":
-        size = 1
-        for n in inputs:
-            size *= n
-        return MLP(size, widths, classes, **options)
+        return MLP(math.prod(inputs), widths, classes, **options)
     if model == "cnn":
         if len(inputs) != 3:
             raise InputError(

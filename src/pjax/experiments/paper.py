@@ -10,23 +10,15 @@ import dataclasses
 import functools
 import importlib.resources
 
+from pjax.experiments import methods
 from pjax.experiments.results import Spread
 
 TITLE = "A Projection-Based Framework for Gradient-Free and Parallel Learning"
 DEVICE = "NVIDIA H100"
 SEEDS = 5
 
-LABELS = {
-    "sgd": "SGD",
-    "adam": "Adam",
-    "fa": "FA",
-    "ff-sgd": "FF (SGD)",
-    "ff-adam": "FF (Adam)",
-    "dr": "DR",
-    "ap": "AP",
-    "cp": "CP",
-}
-"""The paper's label of each method, in the order of its tables."""
+LABELS = {name: methods.LABELS[name] for name in ("sgd", "adam", "fa", "ff-sgd", "ff-adam", "dr", "ap", "cp")}
+"""The paper's label of each of its methods, in the order of its tables."""
 
 DATA_LABELS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "higgs": "HIGGS", "shakespeare": "Shakespeare"}
 """How the data sets are written."""

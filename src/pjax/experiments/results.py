@@ -276,15 +276,21 @@ def read_runs(folder: str | Path) -> tuple[Run, ...]:
     return tuple(read_run(path) for path in found)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a run."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected the folder of a run") from None
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}); delete the folder and run it again") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{path}: expected a JSON object, got {type(config).__name__}")
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: expected a JSON object, got {type(found).__name__}")
+    return found
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = read_object(path)
     for name, kind in _CONFIG.items():
         if name not in config:
             raise InputError(f"{path}: {name!r} is missing; it has {', '.join(sorted(config))}")

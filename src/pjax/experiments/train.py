@@ -25,6 +25,7 @@ from pjax.experiments.results import (
     Run,
     SeedResult,
     read_lines,
+    read_object,
     read_run,
     should_stop,
     summarise,
@@ -104,7 +105,7 @@ def time_again(folder: str | Path) -> float:
     """
     folder = Path(folder)
     config = configuration.read(folder / "config.json")
-    about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    about = read_object(folder / "config.json")
     if about.get("device") != device():
         raise InputError(f"{folder}: was run on {about.get('device')}, cannot be timed on {device()}")
     loop = Loop(config)
