@@ -158,6 +158,7 @@ class Oracle:
         *,
         consensus: str = "paper",
         fixed_constants: bool = False,
+        metric: str = "unit",
     ) -> None:
         self.graph, self.sets = partition.graph, partition.sets
         self.place = {v: k for k, nodes in enumerate(self.sets) for v in nodes}
@@ -202,6 +203,15 @@ class Oracle:
             np.add.at(count, self.scalar[self.leaving[v]], 1)
             self.count.append(count)
         self.writes = np.zeros(total, int)
+        self.scale = np.ones(total)
+        if metric == "balanced":
+            z = self.start()
+            for v, node in enumerate(nodes):
+                if isinstance(node.rule, Contraction):
+                    x, y = (np.mean((edges**2).sum(-1)) for edges in self.inputs(v, z))
+                    least = 1e-12 + 1e-6 * max(x, y)
+                    s = (max(y, least) / max(x, least)) ** 0.25
+                    self.scale[self.where[v, 0]], self.scale[self.where[v, 1]] = s, 1 / s
 
     def start(self) -> np.ndarray:
         """All edges at the forward evaluation."""
@@ -248,7 +258,7 @@ class Oracle:
         self.writes[edges] += 1
 
     def _project(self, v: int, z: np.ndarray, new: np.ndarray) -> None:
-        node, inputs = self.graph.nodes[v], self.inputs(v, z)
+        node, inputs = self.graph.nodes[v], self.inputs(v, z * self.scale)
         if isinstance(node.rule, Target):
             moved = np.asarray(_pull(node.rule, inputs[0], self.labels[v]))
             self._write(new, self.where[v, 0], moved.ravel())
@@ -266,8 +276,32 @@ class Oracle:
             out = np.asarray(out).ravel()
             for i, (end, old) in enumerate(zip(ends, inputs, strict=True)):
                 keep = read.reshape(*shape, *(1 for _ in range(old.ndim - len(shape))))
-                self._write(new, self.where[v, i], np.where(keep, np.asarray(end), old).ravel())
+                end = np.where(keep, np.asarray(end), old).ravel()
+                self._write(new, self.where[v, i], end / self.scale[self.where[v, i]])
         self._write(new, self.leaving[v], out[self.scalar[self.leaving[v]]])
+
+    def extrapolate(self, k: int, z: np.ndarray, new: np.ndarray, mode: str) -> np.ndarray:
+        """The edges into set k move on: the mean of the edges of each source then moves by a factor more."""
+        mine = np.isin(self.reader, self.sets[k])
+        moved = np.where(mine, new - z, 0)
+        result, losses = new.copy(), self.graph.targets[0].shape
+        for v, node in enumerate(self.graph.nodes):
+            edges = self.leaving[v]
+            if not len(edges):
+                continue
+            mean = np.nan_to_num(self.mean(v, moved))[self.scalar[edges]]
+            share = np.nan_to_num(self.mean(v, mine.astype(float)))[self.scalar[edges]]
+            group = np.zeros(len(edges), int)
+            if mode == "sample" and not node.is_parameter and node.shape and node.shape[0] == losses[0]:
+                group = self.scalar[edges] // math.prod(node.shape[1:])
+            for g in np.unique(group):
+                at = group == g
+                below = (mean[at] ** 2).sum()
+                if below > 0:
+                    factor = np.clip((moved[edges[at]] ** 2).sum() / below, 1, self.count[v].max())
+                    more = (factor - 1) * mean[at] / np.where(share[at] > 0, share[at], 1)
+                    result[edges[at]] += np.where(mine[edges[at]], more, 0)
+        return result
 
     def parameters(self, z: np.ndarray) -> list[np.ndarray]:
         """The leaves of the parameters; scalars that nobody reads keep their values."""
@@ -281,10 +315,14 @@ class Oracle:
         return found
 
 
-def _cycle(oracle: Oracle, z: np.ndarray) -> np.ndarray:
-    for k in range(len(oracle.sets)):
-        z = oracle.project(k, z)
-    return z
+def _cycle(extrapolate: str | None) -> Callable[[Oracle, np.ndarray], np.ndarray]:
+    def step(oracle: Oracle, z: np.ndarray) -> np.ndarray:
+        for k in range(len(oracle.sets)):
+            new = oracle.project(k, z)
+            z = oracle.extrapolate(k, z, new, extrapolate) if extrapolate else new
+        return z
+
+    return step
 
 
 def _shadow(oracle: Oracle, z: np.ndarray) -> np.ndarray:
@@ -324,7 +362,7 @@ def _difference_map(beta: float) -> tuple[Any, Any]:
 def method(solver: Any) -> tuple[Any, Any]:
     """The step of a solver, and how the solution follows from its state."""
     if solver.name in ("AP", "CP"):
-        return _cycle, lambda _, z: z
+        return _cycle(solver.extrapolate), lambda _, z: z
     if solver.name in ("DR", "AR"):
         return _relaxed(solver.relaxation), _shadow
     if solver.name == "DM":
@@ -344,6 +382,7 @@ def update(solver: Any, fn: Any, params: Any) -> Any:
         leaves,
         consensus=solver.consensus,
         fixed_constants=solver.constants == "fixed",
+        metric=solver.metric,
     )
     step, shadow = method(solver)
     z = oracle.start()

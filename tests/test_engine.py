@@ -12,6 +12,7 @@ from graphs import GRAPHS, make
 
 import pjax
 from pjax import _trace, optim
+from pjax.contraction import Contraction
 from pjax.optim import _solver
 
 SOLVERS = {
@@ -125,6 +126,44 @@ def test_default_histories_are_exact_where_edges_are_cheap(name):
     assert apart(params, expected) > 1e-3
     assert apart(found, expected) < 1e-9
     assert state.neglected == 0
+
+
+# --- Another metric, and steps beyond the mean ---
+
+
+def variants():
+    """Graphs with settings. The kinds of extrapolation and of consensus take turns."""
+    for g, graph in enumerate(GRAPHS):
+        for s, name in enumerate(("AP", "CP", "DR", "DM")):
+            if graph != "zero_weights" and (ALL or (g + s) % 4 == 0):  # spheres are not extrapolated
+                settings = {"metric": "balanced", "consensus": ("paper", "exact")[g % 2]}
+                if name in ("AP", "CP"):
+                    settings["extrapolate"] = ("tensor", "sample")[g // 2 % 2]
+                    settings["metric"] = ("balanced", "unit")[g // 4 % 2]
+                yield pytest.param(graph, name, settings, id=f"{graph}-{name}")
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("graph", "name", "settings"), list(variants()))
+def test_balanced_and_extrapolated(graph, name, settings):
+    fn, params = make(graph, np.float64)
+    settings = {"steps_per_update": 4, **settings}
+    history = {"history": 4} if name in ("DR", "DM") else {}
+    expected = oracle.update(SOLVERS[name](**settings), fn, params)
+    stored, _ = SOLVERS[name](**settings, edges="explicit").update(fn, params)
+    found, state, _ = with_state(SOLVERS[name](**settings, **history), fn, params)
+    assert apart(stored, expected) < 1e-9
+    assert apart(found, expected) < 1e-8
+    assert state.neglected == 0
+    plain, _ = SOLVERS[name](steps_per_update=4, consensus=settings["consensus"]).update(fn, params)
+    assert apart(plain, expected) > 1e-6 or not _has_choice(fn, params, name)
+
+
+def _has_choice(fn, params, name):
+    """Whether a graph has a contraction to balance, or a node with several readers that can disagree."""
+    graph = _trace.build(_trace.read(fn, params))
+    contracts = any(isinstance(node.rule, Contraction) for node in graph.nodes)
+    return contracts or (name in ("AP", "CP") and any(len(r) > 1 for r in graph.readers))
 
 
 # --- Constants that may not move ---

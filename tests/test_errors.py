@@ -161,6 +161,13 @@ CASES = {
         "'paper', 'exact', got 'mean'",
     ),
     "edges": (lambda: pjax.optim.DouglasRachford(edges="none"), InputError, "'implicit', 'explicit'"),
+    "metric": (lambda: pjax.optim.DifferenceMap(metric="best"), InputError, "'unit', 'balanced'"),
+    "extrapolate": (
+        lambda: pjax.optim.AlternatingProjections(extrapolate=True),
+        InputError,
+        "None, 'tensor', 'sample', got True",
+    ),
+    "reach": (lambda: pjax.optim.ExtrapolatedProjections(reach=0), InputError, "reach must be a positive"),
     "constants": (lambda: pjax.optim.DouglasRachford(constants="free"), InputError, "'nodes', 'fixed'"),
     "relaxation 0": (lambda: pjax.optim.DouglasRachford(relaxation=0.0), InputError, r"\(0, 1\]"),
     "relaxation 1.5": (lambda: pjax.optim.DouglasRachford(relaxation=1.5), InputError, "got 1.5"),

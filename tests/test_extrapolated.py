@@ -101,7 +101,7 @@ def test_a_product_is_projected_copy_by_copy(softness):
         return pjax.squared_error(params["x"] @ params["w"], target)
 
     params = {"x": x, "w": w}
-    optimizer = ExtrapolatedProjections(softness=softness)
+    optimizer = ExtrapolatedProjections(softness=softness, reach=1.0)
     moves = pseudo_gradient(optimizer, loss, params)
     goal = target - x @ w  # a squared error is projected onto its target
     mean_x, mean_w = jnp.mean(jnp.sum(x * x, 1)), jnp.mean(jnp.sum(w * w, 0))
@@ -117,6 +117,181 @@ def test_a_product_is_projected_copy_by_copy(softness):
     losses = jax.eval_shape(loss, params).size
     for key in expected:
         np.testing.assert_allclose(moves[key], -expected[key] / losses, rtol=1e-6, err_msg=key)
+
+
+# --- Loops and staircases ---
+
+
+def scans():
+    """Functions of parameters with a scan, each of another kind."""
+    xs, y = jnp.asarray(np.random.default_rng(2).normal(size=(5, 4, 3))), jnp.array([0, 1, 2, 0])
+
+    def cell(p, h, x):
+        return jnp.maximum(x @ p["w"] + h @ p["u"] + p["b"], 0)
+
+    def last(p, reverse=False):
+        h, _ = jax.lax.scan(lambda h, x: (cell(p, h, x), None), jnp.zeros((4, 3)), xs, reverse=reverse)
+        return h
+
+    def states_as_outputs(p):
+        _, hs = jax.lax.scan(lambda h, x: (cell(p, h, x), h), jnp.zeros((4, 3)), xs)
+        return hs.sum(0)
+
+    def scanned_parameters(p):
+        h, _ = jax.lax.scan(lambda h, b: (jnp.maximum(h @ p["u"] + b, 0), None), xs[0], p["bs"])
+        return h
+
+    def start_and_two_states(p):
+        def step(state, x):
+            h, total = state
+            h = cell(p, h, x)
+            return (h, total + h @ p["u"]), h
+
+        (h, total), hs = jax.lax.scan(step, (p["h"], jnp.zeros((4, 3))), xs)
+        return h + total + hs[2]
+
+    def nested(p):
+        def outer(h, x):
+            h, _ = jax.lax.scan(lambda h, _: (jnp.maximum(h @ p["u"] + x, 0), None), h, None, length=3)
+            return h, None
+
+        h, _ = jax.lax.scan(outer, jnp.zeros((4, 3)), xs)
+        return h
+
+    def counter(p):  # an integer in the state: unrolled
+        h, _ = jax.lax.scan(lambda s, x: ((cell(p, s[0], x), s[1] + 1), None), (jnp.zeros((4, 3)), 0), xs)
+        return h[0]
+
+    kinds = {
+        "last": last,
+        "reverse": lambda p: last(p, reverse=True),
+        "outputs": states_as_outputs,
+        "parameters": scanned_parameters,
+        "two_states": start_and_two_states,
+        "nested": nested,
+        "counter": counter,
+    }
+    return {name: (lambda p, fn=fn: pjax.cross_entropy(fn(p), y, 1e-4)) for name, fn in kinds.items()}
+
+
+@pytest.mark.parametrize("name", scans())
+@pytest.mark.usefixtures("x64")
+def test_moves_through_a_scan_are_gradients(name):
+    rng = np.random.default_rng(3)
+    shapes = {"w": (3, 3), "u": (3, 3), "b": (3,), "bs": (2, 4, 3), "h": (4, 3)}
+    params = {k: jnp.asarray(rng.normal(size=shape) * 0.6) for k, shape in shapes.items()}
+    loss = scans()[name]
+    moves = pseudo_gradient(ExtrapolatedProjections(softness=1e-5, reach=1.0), loss, params)
+    gradient = jax.grad(lambda p: jnp.mean(loss(p)))(params)
+    for key, expected in gradient.items():
+        size = float(jnp.max(jnp.abs(expected)))
+        np.testing.assert_allclose(moves[key] / 1e-4, expected, atol=2e-3 * size + 1e-12, err_msg=key)
+
+
+def test_a_scan_compiles_to_one_loop():
+    """The program does not grow with the length."""
+
+    def size(length):
+        x = jnp.zeros((length, 2, 3))
+
+        def loss(p):
+            h, _ = jax.lax.scan(lambda h, x: (jnp.maximum(h @ p + x, 0), None), jnp.zeros((2, 3)), x)
+            return pjax.cross_entropy(h, jnp.zeros(2, int))
+
+        optimizer = ExtrapolatedProjections()
+        params = jnp.eye(3)
+        update = jax.jit(lambda p, s: optimizer.update(loss, p, s))
+        return len(update.lower(params, optimizer.init(params)).as_text().splitlines())
+
+    assert size(64) == size(4)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 16])
+@pytest.mark.usefixtures("x64")
+def test_moves_through_rounding_are_those_through_its_dithered_mean(levels):
+    rng = np.random.default_rng(4)
+    x, y = jnp.asarray(rng.normal(size=(8, 5))), jnp.asarray(rng.integers(3, size=8))
+    params = {"a": jnp.asarray(rng.normal(size=(5, 6))), "b": jnp.asarray(rng.normal(size=(6, 3)))}
+
+    def network(p, quantize):
+        return quantize(x @ quantize(p["a"])) @ quantize(p["b"])
+
+    def straight_through(v):
+        clipped = jnp.clip(v, -1, 1)
+        return clipped + jax.lax.stop_gradient(pjax.quantize(v, levels) - clipped)
+
+    moves = pseudo_gradient(
+        ExtrapolatedProjections(softness=1e-5, reach=1.0),
+        lambda p: pjax.cross_entropy(network(p, lambda v: pjax.quantize(v, levels)), y, 1e-5),
+        params,
+    )
+    gradient = jax.grad(lambda p: jnp.mean(pjax.cross_entropy(network(p, straight_through), y)))(params)
+    for key, expected in gradient.items():
+        size = float(jnp.max(jnp.abs(expected)))
+        assert size > 0
+        np.testing.assert_allclose(moves[key] / 1e-5, expected, atol=2e-3 * size, err_msg=key)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 16])
+def test_the_dithered_mean_of_a_staircase(levels):
+    """Against the mean over many dithers."""
+    rule = pjax.primitives.Quantize(levels, scale=1.5)
+    x = np.linspace(-4, 4, 41)
+    dither = (np.arange(4000) + 0.5) / 4000 - 0.5
+    mean = rule.forward(jnp.asarray(x[:, None] + dither * 3.0 / (levels - 1))).mean(-1)
+    np.testing.assert_allclose(rule.dithered().forward(jnp.asarray(x)), mean, atol=2e-3)
+
+
+# --- Steps beyond the mean ---
+
+
+@pytest.mark.parametrize("extrapolate", ["tensor", "sample"])
+@pytest.mark.parametrize("solver", [optim.AlternatingProjections, optim.CyclicProjections])
+def test_extrapolation_is_faster_where_sets_are_convex(solver, extrapolate):
+    """Equations that share few unknowns: most readers of an unknown are content most of the time."""
+    rng = np.random.default_rng(5)
+    a = rng.normal(size=(12, 20)) * (rng.random((12, 20)) < 0.3)
+    b = a @ rng.normal(size=20)
+
+    def fn(x):
+        return pjax.squared_error(a @ x, b)
+
+    def violation(**options):
+        method = solver(constants="fixed", **options)
+        return float(pjax.solve(fn, jnp.zeros(20), method, max_steps=150, tolerance=0.0).violations[-1])
+
+    plain, beyond = violation(), violation(extrapolate=extrapolate)
+    assert beyond < 0.2 * plain
+
+
+def test_one_reader_of_many_moves_a_node_all_the_way():
+    """The mean of one move and many zeros, extrapolated, is the move itself."""
+
+    def fn(p):
+        targets = jnp.concatenate([jnp.array([1.0]), jnp.zeros(9)])
+        return pjax.squared_error(jnp.broadcast_to(p, (10,)) * 1.0, targets)
+
+    plain, _ = optim.AlternatingProjections(steps_per_update=1, constants="fixed").update(fn, jnp.zeros(()))
+    beyond, _ = optim.AlternatingProjections(
+        steps_per_update=1, constants="fixed", extrapolate="tensor"
+    ).update(fn, jnp.zeros(()))
+    np.testing.assert_allclose(beyond, 10 * plain, rtol=1e-5)
+
+
+def test_an_outer_optimiser_gets_the_moves_as_they_are():
+    model, x, y = CASES["mlp"]
+    params = model.init(KEY)
+
+    def moves(**options):
+        solver = optim.AlternatingProjections(
+            steps_per_update=1, outer=optax.sgd(1.0), metric="balanced", **options
+        )
+        new, _, _ = solver.update(
+            lambda p: pjax.cross_entropy(model.apply(p, x), y), params, solver.init(params)
+        )
+        return jax.tree.map(jnp.subtract, new, params)["out.weight"]
+
+    np.testing.assert_allclose(moves(extrapolate="tensor"), moves(), rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn+skip", "rnn"])

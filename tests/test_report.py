@@ -420,6 +420,38 @@ def test_two_runs_of_a_method_are_told_apart(tmp_path):
     assert "DR (1x128-dr)" in text
 
 
+def test_a_study_is_shown_beside_adam(tmp_path):
+    common = {"study": "learning", "patience": 0, "steps_per_batch": 1, "max_steps": 8000}
+    write(tmp_path, method="adam", test=(96.0, 98.0), last=(8000, 8000), **common)
+    write(tmp_path, method="ep", test=(95.0, 96.0), last=(8000, 8000), **common)
+    write(tmp_path, method="ap", test=(50.0, 60.0), last=(8000, 8000), **(common | {"steps_per_batch": 50}))
+    report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "| " in line]
+    ep, adam, ap = (next(row for row in rows if row[1] == name) for name in ("EP", "Adam", "AP"))
+    assert "Learning: MLP on MNIST" in text
+    assert ep[0] == "1 × 128"
+    assert ep[2:5] == ["95.50 ± 0.50", "−1.50", "97.0"]
+    # 97 % of Adam's 97, which falls short by a half at the first check, by a quarter at the next, and so on
+    assert adam[5:7] == ["5,000", "1.25"]
+    assert ep[5:7] == ["6,000", "1.5"]
+    assert ap[5:7] == ["–", "–"]
+    assert ep[8] == "95.8"  # the paper's best projection method on this network
+    assert (tmp_path / "figures" / "learning-mlp-mnist-seconds.png").exists()
+    assert "Seconds to 97\\%" in (tmp_path / "report.tex").read_text()
+
+
+def test_other_studies_have_bars_and_no_times(tmp_path):
+    for method in ("adam:precision=bfloat16", "adam", "ep:precision=bfloat16"):
+        write(tmp_path, method=method, study="precision", levels=4)
+    report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "Seconds to" not in text
+    assert "EP, precision bfloat16" in text
+    assert "1 × 128, 4 levels" in text
+    assert (tmp_path / "figures" / "precision-mlp-mnist-accuracy.svg").exists()
+
+
 def test_diverged_and_cut_runs_are_named(tmp_path):
     path = write(tmp_path) / "results.jsonl"
     path.write_text(path.read_text().replace("patience", "diverged", 1).replace("patience", "limit", 1))

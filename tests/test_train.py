@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import pjax
-from pjax.experiments import checkpoint
+from pjax.experiments import checkpoint, models
 from pjax.experiments import train as training
+from pjax.experiments.compare import PRESETS
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import Loop
 from pjax.experiments.train import Progress, load_params, train
@@ -267,6 +268,13 @@ class TestConfig:
             ({"model": "rnn"}, "rnn goes with shakespeare"),
             ({"method": "ff-adam", "skip": True}, "not defined for recurrent networks and skip"),
             ({"method": "fa", "model": "cnn"}, "FA is for the model mlp"),
+            ({"method": "ap:metrics=balanced"}, "an option of ap must be one of .* Did you mean 'metric'"),
+            ({"method": "fa:steps=3"}, "the method fa has no options"),
+            ({"method": "ap:steps=many"}, "steps must be a number, got 'many'"),
+            ({"method": "ap:steps=0"}, "steps must be at least 1"),
+            ({"method": "ep:precision=half"}, "precision must be one of float32, tf32, bfloat16"),
+            ({"levels": 1}, "levels must be 0, or at least 2"),
+            ({"levels": 4, "model": "cnn"}, "levels must be 0, or at least 2 for the model mlp"),
         ],
     )
     def test_bad_settings(self, settings: dict, message: str) -> None:
@@ -277,7 +285,7 @@ class TestConfig:
         with pytest.raises(pjax.PjaxError, match="Did you mean 'batch_size'"):
             Config.from_json({"batchsize": 3})
 
-    @pytest.mark.parametrize("text", ["", "4x", "x4", "0x3", "4x128+skp", "a-b", "4x128-3"])
+    @pytest.mark.parametrize("text", ["", "4x", "x4", "0x3", "4x128+skp", "a-b", "4x128-3", "4x8+q"])
     def test_bad_architectures(self, text: str) -> None:
         with pytest.raises(pjax.PjaxError, match="an architecture is written as"):
             parse_widths(text)
@@ -323,3 +331,47 @@ def test_a_run_that_has_ended_leaves_no_data_behind() -> None:
     del loop
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "ap:metric=balanced:extrapolate=tensor:outer=adam:steps=5:loss_scale=1"},
+        {"method": "cp:extrapolate=sample:steps=2"},
+        {"method": "dr:metric=balanced:steps=5"},
+        {"method": "ep:softness=0.1:reach=1:precision=bfloat16"},
+        {"method": "adam:precision=bfloat16"},
+        {"method": "ep", "levels": 2},
+        {"method": "adam", "levels": 2},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_methods_with_options_learn(settings: dict, tmp_path: Path) -> None:
+    config = Config(**(SMALL | {"max_steps": 400, "check_every": 200} | settings))
+    run = train(config, tmp_path / config.run_name)
+    assert run.checks[-1].test[0] > 40
+    assert run.architecture == ("1x16+q2" if config.levels else "1x16")
+
+
+def test_a_quantised_network_has_few_values() -> None:
+    """Whatever the parameters; and derivatives pass only straight through."""
+    model = models.QuantisedMLP(4, [6], 3, levels=4)
+    params = model.init(jax.random.key(0))
+    through = models.QuantisedMLP(4, [6], 3, levels=4, straight_through=True)
+    x = jax.random.normal(jax.random.key(1), (5, 4))
+    np.testing.assert_allclose(model.apply(params, x), through.apply(params, x), atol=1e-6)
+    for network, zero in ((model, True), (through, False)):
+        gradient = jax.grad(lambda p, n=network: jnp.sum(n.apply(p, x) ** 2))(params)
+        assert bool(jnp.all(gradient["weight.0"] == 0)) is zero
+
+
+def test_studies_see_the_same_batches() -> None:
+    for name, preset in PRESETS.items():
+        for quick in (False, True):
+            configs = list(preset.configs(quick))
+            if preset.study:
+                assert len({c.max_steps // c.steps_per_batch for c in configs}) == 1, name
+                assert {c.patience for c in configs} == {0}
+                assert len({c.run_name for c in configs}) == len(configs)
+            shorter = list(preset.configs(quick, max_steps=1000))
+            assert {c.max_steps for c in shorter} == {1000}

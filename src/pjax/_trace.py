@@ -20,10 +20,11 @@ import numpy as np
 from jax import lax
 
 from pjax import layout
-from pjax.contraction import Contraction, Convolution, DotGeneral
+from pjax.contraction import Convolution, DotGeneral
 from pjax.errors import GraphError, InputError, UnsupportedEquationError
-from pjax.graph import Graph, Node
+from pjax.graph import Graph, Node, Rule
 from pjax.layout import Call, Expr, Wire
+from pjax.loop import Loop
 from pjax.losses import SquaredError
 from pjax.primitives import Dot, Max, Primitive, Sum, SumRelu, Target
 from pjax.windows import windows
@@ -101,9 +102,14 @@ def _wrapped(jaxpr: jex.Jaxpr) -> list[Any]:
     return list(found.values())
 
 
-def build(traced: Traced) -> Graph:
-    """Turn what was read into a graph."""
-    builder = _Builder()
+def build(traced: Traced, *, keep_loops: bool = False) -> Graph:
+    """Turn what was read into a graph.
+
+    Args:
+        traced: what was read.
+        keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
+    """
+    builder = _Builder(keep_loops)
     env: dict[Any, Expr] = {}
     leaves = []
     constants = itertools.count()
@@ -152,7 +158,8 @@ def _user_line(eqn: jex.JaxprEqn) -> str:
 class _Builder:
     """Collects nodes while it walks through a jaxpr."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_loops: bool = False) -> None:
+        self.keep_loops = keep_loops
         self.nodes: list[Node] = []
         self.captured: dict[int, list[Expr]] = {}
         """What wrapped jaxprs captured, by their identity."""
@@ -160,7 +167,7 @@ class _Builder:
     def add(
         self,
         name: str,
-        rule: Primitive | Contraction | Target | None,
+        rule: Rule | None,
         inputs: Sequence[Expr],
         shape: tuple[int, ...],
         dtype: Any,
@@ -171,9 +178,7 @@ class _Builder:
         self.nodes.append(node)
         return node
 
-    def operation(
-        self, rule: Primitive | Contraction, *inputs: Expr, shape: tuple[int, ...], dtype: Any, line: str
-    ) -> Expr:
+    def operation(self, rule: Rule, *inputs: Expr, shape: tuple[int, ...], dtype: Any, line: str) -> Expr:
         return self.add(f"{rule.name}_{len(self.nodes)}", rule, inputs, shape, dtype, line).output
 
     def run(self, jaxpr: jex.Jaxpr, env: dict[Any, Expr]) -> list[Expr]:
@@ -193,7 +198,7 @@ class _Builder:
             outer = _ENCLOSING.set(_user_line(eqn))
             try:
                 if name == "scan":
-                    return self._unroll(eqn, args)
+                    return (self.keep_loops and self._loop(eqn, args)) or self._unroll(eqn, args)
                 return self._inline(eqn.params[_WRAPPERS[name]], args)
             finally:
                 _ENCLOSING.reset(outer)
@@ -230,13 +235,7 @@ class _Builder:
 
     def _unroll(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         p = eqn.params
-        body = p["jaxpr"].jaxpr if isinstance(p["jaxpr"], jex.ClosedJaxpr) else p["jaxpr"]
-        # What is scanned over has one axis more outside than inside; how the counts are named varies.
-        carry = sum(
-            len(_aval(o).shape) == len(_aval(i).shape) for o, i in zip(eqn.outvars, body.outvars, strict=True)
-        )
-        scanned = sum(len(a.shape) != len(_aval(i).shape) for a, i in zip(args, body.invars, strict=True))
-        consts = len(args) - scanned - carry
+        consts, carry = _scan_counts(eqn, args)
         fixed, state, xs = args[:consts], args[consts : consts + carry], args[consts + carry :]
         steps = range(p["length"])
         ys: list[list[Expr]] = []
@@ -256,6 +255,42 @@ class _Builder:
         stacked = [layout.apply("concatenate", lambda *y: jnp.stack(y), *y) for y in zip(*ys, strict=True)]
         return [*state, *stacked]
 
+    def _loop(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr] | None:
+        """A scan as one node; None if it holds targets, or states that are not floating-point numbers."""
+        inner = eqn.params["jaxpr"]
+        body, captured = (inner.jaxpr, inner.consts) if isinstance(inner, jex.ClosedJaxpr) else (inner, ())
+        consts, carry = _scan_counts(eqn, args)
+        avals = [_aval(v) for v in (*eqn.outvars, *body.invars[consts : consts + carry])]
+        if not eqn.params["length"] or not all(jnp.issubdtype(a.dtype, jnp.floating) for a in avals):
+            return None
+        is_leaf = tuple(a.depends or consts <= i < consts + carry for i, a in enumerate(args))
+        builder, constants = _Builder(keep_loops=True), itertools.count()
+        env = dict(zip(body.constvars, map(layout.literal, captured), strict=True))
+        leaves = []
+        for i, (var, leaf) in enumerate(zip(body.invars, is_leaf, strict=True)):
+            shape, dtype = _aval(var).shape, _aval(var).dtype
+            if leaf:
+                leaves.append(builder.add(f"input_{i}", None, (), shape, dtype).index)
+                env[var] = builder.nodes[-1].output
+            else:
+                env[var] = Expr(shape, dtype, constant=next(constants))
+        outputs = builder.run(body, env)
+        if any(node.is_target for node in builder.nodes):
+            return None
+        nodes = _fuse(builder.nodes, outputs)
+        states = [((eqn.params["length"], *a.shape), a.dtype) for a in avals[len(eqn.outvars) :]]
+        rule = Loop(
+            _needed(nodes, leaves, outputs),
+            consts,
+            carry,
+            eqn.params["length"],
+            eqn.params["reverse"],
+            is_leaf,
+            (*((tuple(a.shape), a.dtype) for a in avals[: len(eqn.outvars)]), *states),
+        )
+        flat = self.operation(rule, *args, shape=(rule.size,), dtype=rule.dtype, line=_user_line(eqn))
+        return [layout.apply("slice", rule.result(i), flat) for i in range(len(eqn.outvars))]
+
     def _layout(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         positions = layout.LAYOUTS[eqn.primitive.name]
         data = frozenset(range(len(args))) if positions is None else frozenset(positions)
@@ -272,6 +307,18 @@ class _Builder:
                     f" {_aval(var).dtype}; only floating-point values can be projected"
                 )
         return _call(eqn, args, data)
+
+
+def _scan_counts(eqn: jex.JaxprEqn, args: list[Expr]) -> tuple[int, int]:
+    """How many of a scan's inputs are fixed, and how many are its initial state."""
+    inner = eqn.params["jaxpr"]
+    body = inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner
+    # What is scanned over has one axis more outside than inside; how the counts are named varies.
+    carry = sum(
+        len(_aval(o).shape) == len(_aval(i).shape) for o, i in zip(eqn.outvars, body.outvars, strict=True)
+    )
+    scanned = sum(len(a.shape) != len(_aval(i).shape) for a, i in zip(args, body.invars, strict=True))
+    return len(args) - scanned - carry, carry
 
 
 def _call(eqn: jex.JaxprEqn, args: list[Expr], data: frozenset[int] | None) -> list[Expr]:
@@ -540,8 +587,12 @@ def _finish(builder: _Builder, leaves: list[int], outputs: list[Expr]) -> Graph:
                 f"output {i} of the function ({_describe(out)}{' at ' + out.line if out.line else ''}) does"
                 " not come from a target. Return losses only, or end it with one"
             )
-    nodes = _fuse(builder.nodes)
-    needed: set[int] = set()
+    return _needed(_fuse(builder.nodes, outputs), leaves, outputs)
+
+
+def _needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:
+    """The graph of the nodes that a target or an output needs."""
+    needed = {s for out in outputs for s in layout.nodes_of(out)}
     for node in reversed(nodes):
         if node.is_target or node.index in needed:
             needed.add(node.index)
@@ -566,9 +617,11 @@ def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Seque
     )
 
 
-def _fuse(nodes: list[Node]) -> list[Node]:
+def _fuse(nodes: list[Node], outputs: Sequence[Expr]) -> list[Node]:
     """Merge sums into the relu that alone reads them: fewer hops for information."""
     count = [0] * len(nodes)
+    for source in (s for out in outputs for s in layout.nodes_of(out)):
+        count[source] += 1
     for node in nodes:
         for wire in node.inputs:
             for source in wire.sources:

@@ -15,72 +15,110 @@ Two things make plain projections learn slowly; both are choices of a metric:
 - A mean over readers divides what one of them wants by their number. Here moves are divided by :math:`w`,
   and *summed*: an extrapolation of the mean by the number of readers over :math:`w`.
 
+Both are exact to first order only, so the targets ask for a small part of the moves that their proximal
+operators make (the *reach*: that part of the scale of the loss), and what comes of it is divided by it.
+
 In a product the two factors share the move by their balance: it is projected in the variables :math:`s x` and
 :math:`y / s` with :math:`s^2 = |y| / |x|`, typical lengths.
 """
 
+import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pjax.contraction import Contraction
-from pjax.graph import Node
-from pjax.primitives import Dot, Primitive, Sum, SumRelu
+from pjax.graph import Graph, Node
+from pjax.loop import Loop
+from pjax.partition import Partition
+from pjax.primitives import Dot, Primitive, Sum, SumRelu, Target
 from pjax.primitives.dot import multiplier
-from pjax.problem import Problem
-
-_TINY = 1e-12
+from pjax.problem import TINY, Problem, balance
 
 
-def sweep(problem: Problem, softness: float) -> dict[int, jax.Array]:
+def sweep(problem: Problem, softness: float, reach: float) -> dict[int, jax.Array]:
     """How far each parameter is asked to move, summed over all of its readers.
 
     Args:
         problem: with the graph at the forward evaluation of the parameters.
-        softness: τ, how much of its wish a node passes on to its inputs is damped by 1 + τ.
+        softness: τ; what a node asks of its inputs is damped by 1 + τ.
+        reach: what part of their own moves the targets ask for. What comes of it is divided by it.
     """
-    wanted: dict[int, jax.Array] = {}
+    found = _sweep(problem, softness, reach, {})
+    return {v: move / reach for v, move in found.items()}
+
+
+def _sweep(
+    problem: Problem, softness: float, reach: float, wanted: dict[int, jax.Array]
+) -> dict[int, jax.Array]:
+    """The same, where more is wanted of some nodes, and nothing is divided."""
     for node in reversed(problem.graph.nodes):
         if node.is_parameter or not (node.is_target or node.index in wanted):
             continue
-        goal = None if node.is_target else wanted.pop(node.index)
-        if isinstance(node.rule, Contraction):
-            assert goal is not None
-            moves = _contract(problem, node, node.rule, goal, softness)
+        moves: Sequence[jax.Array | None]
+        if isinstance(node.rule, Target):
+            predictions, labels = problem.inputs[node.index]
+            moves = (node.rule.ask(predictions, labels, reach).astype(problem.dtype),)
         else:
-            moves = _project(problem, node, goal, softness)
+            moves = _ask(problem, node, wanted.pop(node.index), softness)
         for i, total in enumerate(moves):
-            wiring = problem.wirings.get((node.index, i))
-            if wiring is None or total is None:
-                continue
-            for source, part in zip(wiring.wire.sources, wiring.pull(total), strict=True):
+            for source, part in problem.pull(node.index, i, total):
                 wanted[source] = wanted[source] + part if source in wanted else part
     still = {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.parameters}
     return {v: wanted.get(v, zero) for v, zero in still.items()}
 
 
-def _project(
-    problem: Problem, node: Node, goal: jax.Array | None, softness: float
-) -> tuple[jax.Array | None, ...]:
+def _ask(problem: Problem, node: Node, goal: jax.Array, softness: float) -> Sequence[jax.Array | None]:
+    """What an operation asks of its inputs: their multipliers; None for constants."""
+    if isinstance(node.rule, Contraction):
+        return _contract(problem, node, node.rule, goal, softness)
+    if isinstance(node.rule, Loop):
+        return node.rule.wishes(
+            problem.inputs[node.index],
+            problem.points[node.index],
+            goal,
+            functools.partial(_ask_body, softness),
+        )
+    return _project(problem, node, goal, softness)
+
+
+def _ask_body(
+    softness: float, graph: Graph, constants: Sequence[Any], leaves: Sequence[Any], goals: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """What one step of a loop asks of its leaves, given what is asked of its outputs."""
+    order = Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
+    problem = Problem(order, constants, leaves)
+    found = _sweep(problem, softness, 1.0, problem.asked(goals))
+    return [
+        jnp.zeros(jnp.shape(leaf), problem.dtype) if v is None else found[v]
+        for v, leaf in zip(graph.leaves, leaves, strict=True)
+    ]
+
+
+def _project(problem: Problem, node: Node, goal: jax.Array, softness: float) -> tuple[jax.Array, ...]:
     """The multipliers of a node's inputs."""
     still = tuple(problem.zeros(node.index, i) for i in range(len(node.wires)))
-    if goal is None:
-        return problem.displace(node, still, None)[0]
     rule, inputs = node.rule, problem.inputs[node.index]
     assert isinstance(rule, Primitive)
     fixed = problem.fixed(node)
     if isinstance(rule, Dot) and fixed is not None:
         rule = Dot(fixed)
+    point = problem.points[node.index]
+    smooth = rule.dithered()
+    if smooth is not rule:
+        rule, point = smooth, smooth.forward(*inputs)
     weight = softness / _sensitivity(rule, inputs, goal)
-    moves, _ = rule.displace(inputs, still, problem.points[node.index], goal, weight)
+    moves, _ = rule.displace(inputs, still, point, goal, weight)
     return tuple(move / weight for move in moves)
 
 
 def _sensitivity(rule: Primitive, inputs: tuple[jax.Array, ...], output: jax.Array) -> float | jax.Array:
     """The typical sum of squared derivatives of one output."""
     if isinstance(rule, Dot):
-        return sum(jnp.sum(x * x) for x in inputs) / max(output.size, 1) + _TINY
+        return sum(jnp.sum(x * x) for x in inputs) / max(output.size, 1) + TINY
     if isinstance(rule, Sum | SumRelu):
         return sum(x.size for x in inputs) / max(output.size, 1)
     return 1.0
@@ -95,20 +133,17 @@ def _contract(
     xx, yy = rule.reduce(0, x * x), rule.reduce(1, y * y)
     if problem.fixed(node) is not None:
         held = yy if constant[1] else xx
-        weight = softness / jnp.maximum(jnp.mean(held), _TINY)
+        weight = softness / jnp.maximum(jnp.mean(held), TINY)
         lam = goal / (1 + weight * held)
         return (None, rule.pull(1, x, lam)) if constant[0] else (rule.pull(0, y, lam), None)
-    # A factor that is nearly zero, such as weights that start there, is taken for larger: it must move.
-    mean_x, mean_y = jnp.mean(xx), jnp.mean(yy)
-    least = _TINY + 1e-6 * jnp.maximum(mean_x, mean_y)
-    balance = jnp.sqrt(jnp.maximum(mean_y, least) / jnp.maximum(mean_x, least))
-    weight = softness / (mean_x * balance + mean_y / balance + _TINY)
-    total, product = xx * balance + yy / balance, problem.points[node.index]
+    square = balance(xx, yy)
+    weight = softness / (jnp.mean(xx) * square + jnp.mean(yy) / square + TINY)
+    total, product = xx * square + yy / square, problem.points[node.index]
     plus, minus = jnp.maximum(total + 2 * product, 0), jnp.maximum(total - 2 * product, 0)
     m = multiplier(plus, minus, goal, weight)
     own, other = m.own / weight, m.other / weight
     moves: list[jax.Array | None] = []
-    for i, (this, partner, scale) in enumerate(((x, y, balance), (y, x, 1 / balance))):
+    for i, (this, partner, scale) in enumerate(((x, y, square), (y, x, 1 / square))):
         if constant[i]:
             moves.append(None)
             continue

@@ -3,14 +3,18 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from pjax.contraction import Contraction
 from pjax.layout import Evaluator, Expr, Wire, node_output
+from pjax.loop import Loop
 from pjax.primitives import Primitive, Target
+
+Rule: TypeAlias = Primitive | Contraction | Target | Loop
+"""What a node computes; parameters have none."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,7 +27,7 @@ class Node:
 
     index: int
     name: str
-    rule: Primitive | Contraction | Target | None
+    rule: Rule | None
     inputs: tuple[Wire, ...]
     shape: tuple[int, ...]
     dtype: Any

@@ -9,7 +9,7 @@ import copy
 import functools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -17,13 +17,14 @@ import jax.numpy as jnp
 
 from pjax.contraction import Contraction
 from pjax.graph import Node
-from pjax.layout import Evaluator, Wiring
+from pjax.layout import Evaluator, Wire, Wiring
 from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Target
 from pjax.primitives._primitive import Arrays
 from pjax.primitives.dot import Multiplier, multiplier
 
 S = TypeVar("S")
+TINY = 1e-12
 
 
 class Moves(NamedTuple):
@@ -34,11 +35,28 @@ class Moves(NamedTuple):
     output: jax.Array | None
     squared: jax.Array
     """The sum of the squared moves of all edges of all inputs."""
+    squares: Callable[[int, bool], jax.Array] | None = None
+    """For each slot of an input, the sum of the squared moves of its edges; or, if the flag is set, the sum
+    over all of its slots, which costs less."""
 
 
 def total_squares(arrays: Iterable[jax.Array]) -> jax.Array:
     """The sum of the squares of all values."""
     return functools.reduce(operator.add, ((a * a).sum() for a in arrays), jnp.zeros(()))
+
+
+def _sum_if(whole: bool, x: jax.Array) -> jax.Array:
+    return x.sum() if whole else x
+
+
+def balance(xx: jax.Array, yy: jax.Array) -> jax.Array:
+    """s² = |y| / |x| of typical lengths, from the squared lengths of the factors of many dot products.
+
+    A factor that is nearly zero, such as weights that start there, is taken for larger: it must move.
+    """
+    mean_x, mean_y = jnp.mean(xx), jnp.mean(yy)
+    least = TINY + 1e-6 * jnp.maximum(mean_x, mean_y)
+    return jnp.sqrt(jnp.maximum(mean_y, least) / jnp.maximum(mean_x, least))
 
 
 class Problem:
@@ -52,6 +70,7 @@ class Problem:
         *,
         consensus: str = "paper",
         fixed_constants: bool = False,
+        balanced: bool = False,
     ) -> None:
         self.partition = partition
         self.graph = graph = partition.graph
@@ -61,13 +80,16 @@ class Problem:
         evaluate, values = graph.evaluator(constants, leaves)
         self._evaluate, self._values = evaluate, values
         self.loss = graph.loss(evaluate)
+        self._scales: dict[tuple[int, int], jax.Array] = {}  # nothing stands for one
         self._place_at(evaluate, values)
+        if balanced:
+            self._balance()
+            self._place_at(evaluate, values)
         self.wirings: dict[tuple[int, int], Wiring] = {}
         for n in graph.nodes:
             for i, wire in enumerate(n.wires):
                 if not wire.constant:
-                    avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, self.dtype) for s in wire.sources]
-                    self.wirings[n.index, i] = Wiring(wire, avals, evaluate)
+                    self.wirings[n.index, i] = self._wiring(wire)
         self.edge_counts = {
             (n.index, i): n.rule.count(i) if isinstance(n.rule, Contraction) else 1
             for n in graph.nodes
@@ -83,11 +105,31 @@ class Problem:
             if isinstance(n.rule, Contraction) and any(wire.constant for wire in n.wires)
         }
 
+    def _wiring(self, wire: Wire) -> Wiring:
+        avals = [jax.ShapeDtypeStruct(self.graph.nodes[s].shape, self.dtype) for s in wire.sources]
+        return Wiring(wire, avals, self._evaluate)
+
     def _place_at(self, evaluate: Evaluator, values: Mapping[int, Any]) -> None:
         self.points: Mapping[int, jax.Array] = {v: self._work(x) for v, x in values.items()}
         self.inputs: Mapping[int, tuple[Any, ...]] = {
-            n.index: tuple(self._work(evaluate(w.expr)) for w in n.inputs) for n in self.graph.nodes
+            n.index: tuple(
+                self._scaled(n.index, i, self._work(evaluate(w.expr))) for i, w in enumerate(n.inputs)
+            )
+            for n in self.graph.nodes
         }
+
+    def _balance(self) -> None:
+        """Choose variables in which the two factors of each contraction have the same typical length."""
+        for node in self.graph.nodes:
+            if isinstance(node.rule, Contraction):
+                norms = [node.rule.reduce(i, jnp.square(x)) for i, x in enumerate(self.inputs[node.index])]
+                scale = jnp.sqrt(balance(*norms))
+                self._scales[node.index, 0], self._scales[node.index, 1] = scale, 1 / scale
+
+    def _scaled(self, v: int, i: int, x: Any) -> Any:
+        """A value of input i as its node has it: in the variables of its metric."""
+        scale = self._scales.get((v, i))
+        return x if scale is None else x * scale
 
     def inside(self, state: S) -> tuple["Problem", S]:
         """This problem inside a loop over states: what is cheap to compute is computed anew, not kept.
@@ -163,7 +205,41 @@ class Problem:
     def push(self, v: int, i: int, value: Mapping[int, jax.Array]) -> jax.Array | None:
         """The displacements that input i of a node sees; None for a constant."""
         wiring = self.wirings.get((v, i))
-        return None if wiring is None else wiring.push(*(value[s] for s in wiring.wire.sources))
+        if wiring is None:
+            return None
+        return self._scaled(v, i, wiring.push(*(value[s] for s in wiring.wire.sources)))
+
+    def pull(
+        self, v: int, i: int, total: jax.Array | None, power: int = 1
+    ) -> Iterator[tuple[int, jax.Array]]:
+        """The sources of input i of a node, each with what sums over its slots come to for its scalars.
+
+        Args:
+            v: the node.
+            i: which of its inputs.
+            total: for each slot, a sum over its edges; None for constants.
+            power: of the edges that are summed; 2 for squares.
+        """
+        wiring = self.wirings.get((v, i))
+        if wiring is None or total is None:
+            return
+        if (v, i) in self._scales:
+            total = total / self.scale(v, i) ** power
+        yield from zip(wiring.wire.sources, wiring.pull(total), strict=True)
+
+    def asked(self, goals: Sequence[jax.Array]) -> dict[int, jax.Array]:
+        """What is asked of nodes, given what is asked of the outputs that read them."""
+        wanted: dict[int, jax.Array] = {}
+        for expr, goal in zip(self.graph.outputs, goals, strict=True):
+            wire = Wire.of(expr)
+            if not wire.constant:
+                for s, part in zip(wire.sources, self._wiring(wire).pull(goal), strict=True):
+                    wanted[s] = wanted[s] + part if s in wanted else part
+        return wanted
+
+    def scale(self, v: int, i: int) -> float | jax.Array:
+        """How many times longer input i of a node is in the variables of its metric."""
+        return self._scales.get((v, i), 1.0)
 
     def zeros(self, v: int, i: int) -> jax.Array:
         """No displacement at all, in the shape of an input."""
@@ -183,7 +259,7 @@ class Problem:
             return self._contract(node, node.rule, shifts, goal)
         full = tuple(self.zeros(v, i) if s is None else s for i, s in enumerate(shifts))
         moves, move = self.displace(node, full, goal)
-        return Moves(moves, move, total_squares(moves))
+        return Moves(moves, move, total_squares(moves), lambda i, whole: _sum_if(whole, moves[i] ** 2))
 
     def squared(self, v: int, moves: Moves) -> jax.Array:
         """How far a projection moved the edges of a node, in and out, squared."""
@@ -270,7 +346,17 @@ class Problem:
             None if dy is None else total_move(1, y, x),
         )
         grown = m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.radius**2
-        return Moves(inputs, -m.lam / self.weight(v), grown.sum() / 2)
+
+        def squares(i: int, whole: bool) -> jax.Array:
+            # Of own * this + other * partner. Without the balls, which hardly ever are there.
+            this, partner = (x, y) if i == 0 else (y, x)
+            mine, theirs, both = m.own**2, m.other**2, 2 * m.own * m.other
+            if whole:
+                return jnp.sum(mine * norms[i] + both * (plus - minus) / 4 + theirs * norms[1 - i])
+            crossed = this * rule.pull(i, partner, both) + rule.pull(i, partner**2, theirs)
+            return jnp.maximum(rule.scatter(i, mine)[0] * this**2 + crossed, 0)
+
+        return Moves(inputs, -m.lam / self.weight(v), grown.sum() / 2, squares)
 
     def drift(self, v: int, dx: jax.Array | None, dy: jax.Array | None) -> jax.Array:
         """How much the products of a contraction change with displacements of its inputs."""
@@ -289,7 +375,12 @@ class Problem:
         lam = self.multiplier_fixed(v, fixed, residual)
         total = rule.pull(moving, self.inputs[v][fixed], lam)
         inputs = (total, None) if moving == 0 else (None, total)
-        return Moves(inputs, -lam / self.weight(v), (lam**2 * self._norms[v, fixed]).sum())
+        squared = (lam**2 * self._norms[v, fixed]).sum()
+
+        def squares(i: int, whole: bool) -> jax.Array:
+            return squared if whole else rule.pull(i, self.inputs[v][fixed] ** 2, lam**2)
+
+        return Moves(inputs, -lam / self.weight(v), squared, squares)
 
     def multiplier_fixed(self, v: int, fixed: int, residual: jax.Array) -> jax.Array:
         """The multipliers of a node's dot products with a fixed vector."""

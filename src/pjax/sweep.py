@@ -10,11 +10,13 @@ numbers for every scalar of every node are the whole state, exactly:
 At the end of a cycle one of the two is enough for most nodes, and always for two sets.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from pjax.extrapolation import Extrapolation
 from pjax.problem import Moves, Problem
 
 
@@ -54,11 +56,19 @@ def _end(moves: Moves) -> jax.Array:
     return next((m for m in messages if m.size <= 8 * moves.output.size), moves.output)
 
 
+def _add(totals: dict[int, jax.Array], parts: Iterable[tuple[int, jax.Array]]) -> None:
+    for v, part in parts:
+        totals[v] = totals[v] + part if v in totals else part
+
+
 class Sweep:
     """One cycle through the sets of a partition, again and again."""
 
-    def __init__(self, problem: Problem, *, measure: bool = False) -> None:
+    def __init__(
+        self, problem: Problem, *, extrapolation: Extrapolation | None = None, measure: bool = False
+    ) -> None:
         self._problem = problem
+        self._extrapolation = extrapolation
         self._measure = measure
         graph, place = problem.graph, problem.partition.set_of()
         readers = [[place[r] for r, _ in pairs] for pairs in graph.readers]
@@ -83,6 +93,7 @@ class Sweep:
         last: jax.Array | None = None
         for nodes in problem.partition.sets:
             pulled: dict[int, jax.Array] = {}
+            squares: dict[int, jax.Array] = {}
             for v in nodes:
                 node = problem.graph.nodes[v]
                 if node.is_parameter:
@@ -103,14 +114,23 @@ class Sweep:
                 if moves.output is not None:
                     value[v] = message[v] = message[v] + moves.output
                 for i, total in enumerate(moves.inputs):
-                    wiring = problem.wirings.get((v, i))
-                    if wiring is None or total is None:
-                        continue
-                    for s, part in zip(wiring.wire.sources, wiring.pull(total), strict=True):
-                        pulled[s] = pulled[s] + part if s in pulled else part
+                    _add(pulled, problem.pull(v, i, total))
+                    if self._extrapolation and total is not None:
+                        _add(squares, self._squares(problem, v, i, moves))
             for s, total in pulled.items():
-                message[s] = message[s] + problem.mean(s, total)
+                mean = problem.mean(s, total)
+                if self._extrapolation:
+                    mean = mean * self._extrapolation.factor(problem, s, mean, squares[s])
+                message[s] = message[s] + mean
         return State({v: value[v] for v in self._values}, {v: message[v] for v in self._messages}, squared)
+
+    def _squares(self, problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:
+        """For each source of an input, the squared moves of the edges from there."""
+        assert moves.squares is not None and self._extrapolation is not None
+        sources = problem.graph.nodes[v].wires[i].sources
+        if not self._extrapolation.per_sample and len(sources) == 1:
+            return iter([(sources[0], moves.squares(i, True) / problem.scale(v, i) ** 2)])
+        return problem.pull(v, i, moves.squares(i, False), power=2)
 
     def parameters(self, state: State) -> dict[int, jax.Array]:
         """The displacements of the parameters: the means of the edges that leave them."""

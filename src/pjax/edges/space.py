@@ -13,6 +13,7 @@ from pjax.contraction import Contraction, Convolution
 from pjax.edges.factored import Factored
 from pjax.edges.split import Split
 from pjax.edges.stored import Stored
+from pjax.extrapolation import Extrapolation
 from pjax.graph import Graph, Node
 from pjax.linear import Linear
 from pjax.problem import Problem
@@ -109,9 +110,7 @@ class EdgeSpace:
         wanted = set(nodes)
         totals: dict[int, jax.Array] = {}
         for r, i in sorted({pair for v in nodes for pair in problem.graph.readers[v]}):
-            wiring = problem.wirings[r, i]
-            parts = wiring.pull(state[r].sums(problem, problem.graph.nodes[r], i))
-            for s, part in zip(wiring.wire.sources, parts, strict=True):
+            for s, part in problem.pull(r, i, state[r].sums(problem, problem.graph.nodes[r], i)):
                 if s in wanted:
                     totals[s] = totals[s] + part if s in totals else part
         return {v: problem.mean(v, total) for v, total in totals.items()}
@@ -135,6 +134,40 @@ class EdgeSpace:
                 new[node.index] = self._overwritten(k, node, new[node.index], values)
         return Projected(new, values, squared)
 
+    def extrapolated(self, k: int, before: State, after: State, extrapolation: Extrapolation) -> State:
+        """The state after the projection onto set k, with the moves of the edges into its nodes extrapolated.
+
+        These edges move on, so that the mean of the edges of each source moves by a factor more. For stored
+        edges.
+        """
+        problem, graph = self.problem, self.problem.graph
+        sums: dict[int, dict[int, jax.Array]] = {0: {}, 1: {}, 2: {}}  # of powers of the moves
+        for v in self._sets[k]:
+            node, old, new = graph.nodes[v], before.get(v), after.get(v)
+            if node.is_parameter:
+                continue
+            assert isinstance(old, Stored) and isinstance(new, Stored)
+            for i in range(len(node.wires)):
+                move = new.arrays[i].value - old.arrays[i].value
+                for power, totals in sums.items():
+                    total = move**power
+                    if isinstance(node.rule, Contraction):
+                        total = node.rule.gather(i, total)
+                    for s, part in problem.pull(v, i, total, power):
+                        totals[s] = totals[s] + part if s in totals else part
+        more: dict[int, jax.Array] = {}
+        for s, total in sums[1].items():
+            mean, count = problem.mean(s, total), jnp.maximum(sums[0][s], 1)
+            grow = extrapolation.factor(problem, s, mean, sums[2][s]) - 1
+            more[s] = grow * mean * problem.counts[s] / count
+        result = dict(after)
+        for v in self._sets[k]:
+            node, edges = graph.nodes[v], after.get(v)
+            if isinstance(edges, Stored):
+                shifts = [problem.push(v, i, more) for i in range(len(node.wires))]
+                result[v] = Stored.combine([(1, edges), (1, Stored.spread(problem, node, shifts))])
+        return result
+
     def _overwritten(self, k: int, node: Node, edges: Edges, values: dict[int, jax.Array]) -> Edges:
         """The edges into a node after its sources in set k have projected."""
         sources = {s for wire in node.wires for s in wire.sources}
@@ -157,7 +190,9 @@ class EdgeSpace:
             if wiring is not None:
                 zeros = {s: jnp.zeros_like(problem.points[s]) for s in wire.sources}
                 fixed = fixed - wiring.push(*(jnp.ones_like(z) for z in zeros.values()))
-                fresh = wiring.push(*(values[s] if s in ours else z for s, z in zeros.items()))
+                pushed = problem.push(node.index, i, zeros | {s: values[s] for s in ours & zeros.keys()})
+                assert pushed is not None
+                fresh = pushed
                 mine = wiring.push(*(jnp.ones_like(z) if s in ours else z for s, z in zeros.items()))
             if constants:
                 mine = mine + fixed

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pjax.experiments import depth, paper
+from pjax.experiments import _beside, depth, paper
 from pjax.experiments._words import describe, method_label, seeds_in_words, spell
-from pjax.experiments.methods import SOLVERS
+from pjax.experiments.methods import projects
 from pjax.experiments.results import Run, Spread
 
 MISSING = "–"  # noqa: RUF001
@@ -32,7 +32,13 @@ class Table:
 
     @property
     def title(self) -> str:
-        return describe(self.runs) + (" (quick version)" if self.quick else "")
+        study = f"{_beside.TITLES.get(self.study, self.study)}: " if self.study else ""
+        return study + describe(self.runs) + (" (quick version)" if self.quick else "")
+
+    @property
+    def study(self) -> str:
+        """What study it is of; empty for the paper's tables."""
+        return self.runs[0].study
 
     @property
     def quick(self) -> bool:
@@ -101,6 +107,12 @@ class Study:
 def caption(table: Table) -> str:
     """Seeds, device, and how long was trained."""
     runs = table.runs
+    if table.study:
+        batches = [int(run.config["max_steps"]) // _steps_per_batch(run) for run in runs]
+        return (
+            f"{seeds_in_words(runs)}, {table.device}, {_from_to(batches)} batches of "
+            f"{_range(runs, 'batch_size')}. {_beside.EXPLANATION}"
+        )
     full = "Quick version, not trained to the end" if table.quick else "Full version"
     parts = [f"{full}: {seeds_in_words(runs)}, {table.device}, batches of {_range(runs, 'batch_size')}"]
     for title, members in (
@@ -140,13 +152,13 @@ def notes(table: Table) -> list[str]:
         "Unfinished": named(lambda run: len(set(run.seeds) - {result.seed for result in run.results})),
         "Diverged": named(stopped("diverged")),
     }
-    if not table.quick:
+    if not (table.quick or table.study):
         found["Cut at the largest number of steps"] = named(stopped("limit"))
     return [f"{what}: {who}." for what, who in found.items() if who]
 
 
 def _projects(run: Run) -> bool:
-    return run.method.partition("-")[0] in SOLVERS
+    return projects(run.method)
 
 
 def _steps_per_batch(run: Run) -> int:
@@ -259,13 +271,7 @@ def markdown(
     """
     parts = [_INTRODUCTION] if tables else ["# Results\n"]
     for table in tables:
-        header = ["Architecture", "Method"]
-        for metric, title in METRICS.items():
-            header += [title, "paper", "diff."] if metric == "test" else [title, "paper"]
-        rows = []
-        for name, runs in table.architectures:
-            for index, run in enumerate(runs):
-                rows.append([spell(name) if index == 0 else "", table.label(run), *_cells(run)])
+        header, rows = _grid(table)
         parts.append(f"## {table.title}\n\n{caption(table)}\n\n{_markdown_table(header, rows, left=2)}")
         parts += [f"{note}\n" for note in notes(table)]
         parts += _pictures(table.title, (figures or {}).get(table.name, []))
@@ -275,6 +281,20 @@ def markdown(
             parts.append(f"{title}:\n\n{_markdown_table(header, rows, left=1)}")
         parts += _pictures(study.title, (figures or {}).get(study.name, []))
     return "\n".join(parts)
+
+
+def _grid(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Header and rows."""
+    if table.study:
+        return _beside.header(table.study), _beside.rows(table.runs, table.study)
+    header = ["Architecture", "Method"]
+    for metric, title in METRICS.items():
+        header += [title, "paper", "diff."] if metric == "test" else [title, "paper"]
+    rows = []
+    for name, runs in table.architectures:
+        for index, run in enumerate(runs):
+            rows.append([spell(name) if index == 0 else "", table.label(run), *_cells(run)])
+    return header, rows
 
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
@@ -294,7 +314,8 @@ def _pictures(title: str, paths: Sequence[Path]) -> list[str]:
 
 def comma_separated(tables: Sequence[Table]) -> str:
     """All runs as CSV, one line each; what is missing is empty."""
-    first = ["data", "model", "architecture", "method", "label", "quick", "device", "seeds", "finished_seeds"]
+    first = ["study", "data", "model", "architecture", "method", "label", "quick", "device"]
+    first += ["seeds", "finished_seeds"]
     ours = [f"{metric}_{kind}" for metric in METRICS for kind in ("mean", "std")]
     header = [*first, *ours, *(f"paper_{name}" for name in ours), "test_difference"]
     buffer = io.StringIO()
@@ -302,7 +323,7 @@ def comma_separated(tables: Sequence[Table]) -> str:
     writer.writerow(header)
     for table in tables:
         for run in table.runs:
-            about = [run.data, run.model, run.architecture, run.method, table.label(run)]
+            about = [run.study, run.data, run.model, run.architecture, run.method, table.label(run)]
             about += [str(run.quick).lower(), run.device, str(len(run.seeds)), str(len(run.results))]
             numbers: list[float | None] = []
             for source in (run, _row(run)):
@@ -359,6 +380,11 @@ def latex(tables: Sequence[Table], studies: Sequence[Study] = ()) -> str:
 
 
 def _latex_runs(table: Table) -> str:
+    if table.study:
+        header, rows = _grid(table)
+        body = [_latex_row(header), r"\midrule", *map(_latex_row, rows)]
+        text = " ".join([f"{table.title}.", caption(table), *notes(table)])
+        return _latex_float(table.name, text, "ll" + "r" * (len(header) - 2), body)
     above, rules, below, column = ["", ""], [], ["Architecture", "Method"], 3
     for metric, title in METRICS.items():
         names = ["ours", "paper", "diff."] if metric == "test" else ["ours", "paper"]

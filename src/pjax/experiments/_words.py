@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from pjax.experiments import paper
-from pjax.experiments.methods import LABELS
+from pjax.experiments import methods, paper
 from pjax.experiments.results import Run
 
 
@@ -13,14 +12,19 @@ def method_label(name: str, *, short: bool = False) -> str:
     >>> method_label("ff-adam"), method_label("dr-fp"), method_label("dr-fp", short=True)
     ('FF (Adam)', 'DR, fixed point', 'DR (fp)')
     """
-    label = LABELS.get(name, name)
+    label = methods.label(name)
     return label.replace(", fixed point", " (fp)") if short else label
 
 
 def sort_methods(runs: Iterable[Run]) -> list[Run]:
     """Runs in the order of the paper's methods."""
-    names = list(LABELS)
-    return sorted(runs, key=lambda r: (names.index(r.method) if r.method in names else len(names), r.method))
+    names = list(methods.LABELS)
+
+    def key(run: Run) -> tuple[int, str]:
+        base = run.method.partition(":")[0]
+        return names.index(base) if base in names else len(names), run.method
+
+    return sorted(runs, key=key)
 
 
 def sort_architectures(names: Iterable[str]) -> list[str]:
@@ -30,10 +34,11 @@ def sort_architectures(names: Iterable[str]) -> list[str]:
     ['1x128', '64-32', '4x128', '4x128+skip']
     """
 
-    def key(name: str) -> tuple[int, bool, str]:
-        body = name.removesuffix("+skip")
+    def key(name: str) -> tuple[int, bool, int, str]:
+        body, _, rest = name.partition("+")
         depth = int(body.split("x")[0]) if "x" in body else body.count("-") + 1
-        return depth, name != body, name
+        levels = int(rest.partition("q")[2] or 0)
+        return depth, "skip" in rest, levels, name
 
     return sorted(names, key=key)
 
@@ -41,10 +46,12 @@ def sort_architectures(names: Iterable[str]) -> list[str]:
 def spell(architecture: str) -> str:
     """An architecture as one reads it.
 
-    >>> spell("4x128+skip"), spell("64-32")
-    ('4 × 128 + skip', '64, 32')
+    >>> spell("4x128+skip"), spell("64-32"), spell("1x128+q4")
+    ('4 × 128 + skip', '64, 32', '1 × 128, 4 levels')
     """
-    return architecture.replace("x", " × ").replace("-", ", ").replace("+", " + ")  # noqa: RUF001
+    body, _, levels = architecture.partition("+q")
+    text = body.replace("x", " × ").replace("-", ", ").replace("+", " + ")  # noqa: RUF001
+    return f"{text}, {levels} levels" if levels else text
 
 
 def data_label(name: str) -> str:

@@ -123,8 +123,13 @@ def train(
     model: Annotated[
         str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")
     ] = None,
-    widths: Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")] = None,
-    method: Annotated[str, typer.Option(help=f"One of {Methods}.")] = "ep",
+    widths: Annotated[
+        str | None,
+        typer.Option(help="Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help=f"One of {Methods}; with options, as ap:metric=balanced.")
+    ] = "ep",
     seed: Annotated[int, typer.Option(help="Decides initial values and the order of the data.")] = 0,
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
     steps_per_batch: Annotated[int | None, typer.Option(help="Projection steps on one batch.")] = None,
@@ -191,10 +196,10 @@ def default_config(
     ('mlp', (128,), 256)
     """
     methods.check_name("data", data, datasets.names())
-    methods.check_name("method", method, methods.LABELS)
+    methods.split(method)  # checks it
     model = model or ("rnn" if data == "shakespeare" else "mlp")
     sizes = {"cnn": "4x16+skip", "rnn": "1x256", "digits": "1x64", "mnist": "1x128"}
-    parsed, skip = parse_widths(widths or sizes.get(model) or sizes.get(data) or "1x256")
+    parsed, skip, levels = parse_widths(widths or sizes.get(model) or sizes.get(data) or "1x256")
     settings = {k: v for k, v in settings.items() if v is not None}
     settings.setdefault("batch_size", {"digits": 128, "shakespeare": 32}.get(data, 256))
     if "check_every" not in settings:
@@ -202,7 +207,7 @@ def default_config(
         about = 1000 if data != "digits" else 500 if steps > 1 else 100
         settings["check_every"] = max(about // max(steps, 1), 1) * steps
     settings.setdefault("max_steps", 40 * settings["check_every"])
-    return Config(data=data, model=model, widths=parsed, skip=skip, method=method, **settings)
+    return Config(data=data, model=model, widths=parsed, skip=skip, levels=levels, method=method, **settings)
 
 
 @contextlib.contextmanager
@@ -259,7 +264,7 @@ class _Lines:
 def _print_results(runs: list[Run]) -> None:
     table = Table("run", "test %", "train %", "steps", "seconds", "ms/step", "ended", box=None)
     for run in runs:
-        label = methods.LABELS[run.method]
+        label = methods.label(run.method)
         for r in run.results:
             table.add_row(
                 f"{run.data} {run.model} {run.architecture} {label}, seed {r.seed}",
@@ -285,7 +290,8 @@ def compare(
         list[str] | None,
         typer.Option(
             help="A block of the paper's tables, such as mlp-mnist; paper, for all of them; learning, "
-            "extrapolated projections beside Adam; depth, times over depth. May be repeated."
+            "extrapolated projections beside Adam; studies, of rounding, precision and what helps; depth, "
+            "times over depth. May be repeated."
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All presets.")] = False,

@@ -13,7 +13,8 @@ from typing import Any
 from pjax.errors import InputError
 from pjax.experiments import methods
 from pjax.experiments.config import Config, parse_widths
-from pjax.experiments.results import Run, architecture, read_run, read_runs
+from pjax.experiments.loop import divisor
+from pjax.experiments.results import Run, read_run, read_runs
 from pjax.experiments.train import Progress, time_again, train
 
 PROJECTIONS = ("dr", "ap", "cp")
@@ -31,6 +32,9 @@ class Preset:
         methods: those that are not defined with a skip are left out there.
         quick: settings of the small version.
         settings: of the full version, where they are not those of the paper.
+        study: what it is part of, if not of the paper's tables.
+        batches: for a study, how many batches each run sees, whatever happens; in the small version as many
+            as the small version of a table has steps.
     """
 
     data: str
@@ -39,6 +43,8 @@ class Preset:
     methods: tuple[str, ...]
     quick: dict[str, Any]
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    study: str = ""
+    batches: int = 0
 
     def configs(self, quick: bool = False, **settings: Any) -> Iterator[Config]:
         """The runs.
@@ -49,25 +55,52 @@ class Preset:
         """
         given = {key: value for key, value in settings.items() if value is not None}
         for name in self.architectures:
-            widths, skip = parse_widths(name)
+            widths, skip, levels = parse_widths(name)
             for method in self.methods:
                 if skip and method in ("fa", "ff-sgd", "ff-adam"):
                     continue
-                common: dict[str, Any] = {"seeds": SEEDS, "max_steps": MAX_STEPS} | self.settings | given
-                if quick:
-                    small, steps = self.quick, "projection_steps" if _projects(method) else "steps"
-                    common = {k: v for k, v in small.items() if not k.endswith("steps")}
-                    common |= {"max_steps": small[steps], "quick": True} | given
-                    common.setdefault("check_every", common["max_steps"] // QUICK_CHECKS)
+                usual = (self._study if self.study else self._table)(method, quick, given)
                 yield Config(
-                    data=self.data, model=self.model, widths=widths, skip=skip, method=method, **common
+                    data=self.data,
+                    model=self.model,
+                    widths=widths,
+                    skip=skip,
+                    levels=levels,
+                    method=method,
+                    **(usual | given),
                 )
+
+    def _table(self, method: str, quick: bool, given: dict[str, Any]) -> dict[str, Any]:
+        """Settings of a run to convergence, as in the paper."""
+        if not quick:
+            return {"seeds": SEEDS, "max_steps": MAX_STEPS} | self.settings
+        steps = self.quick["projection_steps" if methods.projects(method) else "steps"]
+        steps = given.get("max_steps", steps)
+        return self._small() | {"max_steps": steps, "check_every": divisor(steps, QUICK_CHECKS)}
+
+    def _study(self, method: str, quick: bool, given: dict[str, Any]) -> dict[str, Any]:
+        """Settings of a run on a number of batches."""
+        per_batch = methods.default_steps(method)
+        batches, checks = (self.quick["steps"], QUICK_CHECKS) if quick else (self.batches, CHECKS)
+        batches = given.get("max_steps", batches * per_batch) // per_batch
+        return (
+            {"seeds": (0, 1, 2), "study": self.study, "patience": 0}
+            | (self._small() if quick else {})
+            | {"max_steps": batches * per_batch, "check_every": divisor(batches, checks) * per_batch}
+            | self.settings
+        )
+
+    def _small(self) -> dict[str, Any]:
+        """What the small version has besides fewer steps."""
+        return {k: v for k, v in self.quick.items() if not k.endswith("steps")} | {"quick": True}
 
 
 SEEDS = (0, 1, 2, 3, 4)
 MAX_STEPS = 200_000
 """Early stopping comes long before, or the run is cut here."""
 QUICK_CHECKS = 5
+CHECKS = 40
+"""How often a study looks at the accuracy."""
 
 _GRADIENT = ("sgd", "adam")
 _FORWARD = ("ff-sgd", "ff-adam")
@@ -119,25 +152,108 @@ PRESETS = {
 """The blocks of the paper's tables, and of the study of learning."""
 
 
-def _learning(preset: Preset, batches: int) -> Preset:
-    """Extrapolated projections and Adam on the same number of batches, to the end."""
-    settings = {"seeds": (0, 1, 2), "max_steps": batches, "check_every": batches // 20, "patience": 0}
-    quick = preset.quick | {"projection_steps": preset.quick["steps"]}
-    return dataclasses.replace(preset, methods=("ep", "adam"), quick=quick, settings=settings)
-
-
 _BATCHES = {
     "mlp-mnist": 2000,
     "mlp-cifar10": 2000,
     "mlp-higgs": 1000,
     "cnn-mnist": 2000,
     "cnn-cifar10": 4000,
-    "rnn-shakespeare": 4000,
+    "rnn-shakespeare": 2000,
 }
-PRESETS |= {f"learning-{name}": _learning(PRESETS[name], batches) for name, batches in _BATCHES.items()}
+_TABLES = tuple(PRESETS)
+
+
+def _study(
+    study: str, table: str, methods: Sequence[str], architectures: Sequence[str] = (), batches: int = 0
+) -> None:
+    """Add a study of some methods on the data and the network of a table."""
+    preset = PRESETS[table]
+    PRESETS[f"{study}-{table}"] = dataclasses.replace(
+        preset,
+        methods=tuple(methods),
+        architectures=tuple(architectures) or preset.architectures,
+        study=study,
+        batches=batches or _BATCHES[table],
+    )
+
+
+for _table in _TABLES:
+    _study("learning", _table, ("ep", "adam"))
+
+_LEVELS = [f"{size}{levels}" for size in ("1x128", "4x128") for levels in ("+q2", "+q4", "+q16", "")]
+_study("quantised", "mlp-mnist", ("ep", "adam", "dr"), _LEVELS)
+
+_RECIPE = "metric=balanced:extrapolate=tensor:outer=adam"
+_study(
+    "ablation",
+    "mlp-mnist",
+    (
+        "adam",
+        "ep",
+        "ep:softness=0.1",
+        "ep:softness=1",
+        "ep:reach=1",
+        "ep:loss_scale=1",
+        "ep:steps=4",
+        "ap",
+        "ap:metric=balanced",
+        "ap:extrapolate=tensor",
+        "ap:extrapolate=sample",
+        "ap:metric=balanced:extrapolate=tensor",
+        "ap:metric=balanced:extrapolate=sample",
+        "ap:outer=adam:steps=10",
+        "ap:metric=balanced:outer=adam:steps=10",
+        f"ap:{_RECIPE}:steps=5",
+        f"ap:{_RECIPE}:steps=10",
+        f"ap:{_RECIPE}:steps=20",
+        f"ap:{_RECIPE}:steps=10:loss_scale=1",
+        "ap:metric=balanced:extrapolate=sample:outer=adam:steps=10",
+        f"cp:{_RECIPE}:steps=1",
+        "dr",
+        "dr:metric=balanced",
+        "dr:metric=balanced:outer=adam:steps=10",
+    ),
+    ("4x128",),
+)
+_study(
+    "ablation",
+    "cnn-mnist",
+    (
+        "adam",
+        "ep",
+        "ep:softness=0.1",
+        "ep:softness=1",
+        "ep:reach=1",
+        "ep:loss_scale=1",
+        "ep:steps=4",
+        f"ap:{_RECIPE}:steps=20:loss_scale=2",
+        "ap:metric=balanced:extrapolate=sample:outer=adam:steps=20:loss_scale=2",
+        f"cp:{_RECIPE}:steps=1",
+        f"cp:{_RECIPE}:steps=4",
+    ),
+    ("4x16+skip",),
+    600,
+)
+_study(
+    "precision",
+    "mlp-mnist",
+    [
+        f"{method}:precision={precision}"
+        for method in ("adam", "ep", f"ap:{_RECIPE}:steps=10", "dr")
+        for precision in methods.PRECISIONS
+    ],
+    ("4x128",),
+)
+_study(
+    "precision",
+    "cnn-mnist",
+    [f"{method}:precision={precision}" for method in ("adam", "ep") for precision in methods.PRECISIONS],
+    ("4x16+skip",),
+)
 GROUPS = {
-    "paper": tuple(_BATCHES),
-    "learning": tuple(f"learning-{name}" for name in _BATCHES),
+    "paper": _TABLES,
+    "learning": tuple(name for name in PRESETS if PRESETS[name].study == "learning"),
+    "studies": tuple(name for name in PRESETS if PRESETS[name].study not in ("", "learning")),
 }
 """Several presets at once."""
 
@@ -174,7 +290,7 @@ def compare(
     parent = place(preset, folder, quick)
     runs = []
     for config in configs:
-        where = parent / f"{architecture(config.widths, config.skip)}-{config.method}"
+        where = parent / config.run_name
         name = f"{preset} {where.name}"
 
         def show(p: Progress, name: str = name) -> None:
@@ -242,12 +358,8 @@ def chosen(
         config
         for config in preset.configs(quick, **settings)
         if (only_methods is None or config.method in only_methods)
-        and (only_architectures is None or architecture(config.widths, config.skip) in only_architectures)
+        and (only_architectures is None or config.architecture in only_architectures)
     ]
     if not found:
         raise InputError("no run is left: the methods asked for are not defined for these architectures")
     return found
-
-
-def _projects(method: str) -> bool:
-    return method.partition("-")[0] in methods.SOLVERS

@@ -25,7 +25,8 @@ class Config:
         model: ``"mlp"``, ``"cnn"`` or ``"rnn"``.
         widths: features of each hidden layer.
         skip: whether the last linear map sees all hidden layers.
-        method: one of `pjax.experiments.methods.LABELS`.
+        levels: 0, or to how many levels all weights and hidden activations are rounded; for ``"mlp"``.
+        method: one of `pjax.experiments.methods.LABELS`, perhaps with options.
         seeds: one run for each; a seed decides the initial parameters, the order of the data, and all else
             that is random.
         batch_size: samples in a batch.
@@ -41,12 +42,14 @@ class Config:
         sequence_length: characters in a window of text.
         evaluated: on how many samples of each part of the data accuracies are measured; by default on all.
         quick: whether this is the small version of an experiment; only noted.
+        study: the study that the run is part of; only noted.
     """
 
     data: str = "digits"
     model: str = "mlp"
     widths: tuple[int, ...] = (64,)
     skip: bool = False
+    levels: int = 0
     method: str = "dr"
     seeds: tuple[int, ...] = (0,)
     batch_size: int = 256
@@ -61,13 +64,13 @@ class Config:
     sequence_length: int = 64
     evaluated: int | None = None
     quick: bool = False
+    study: str = ""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             self._check_type(field.name, field.type)
-        methods.check_name("method", self.method, methods.LABELS)
-        projects = self.method.partition("-")[0] in methods.SOLVERS
-        if self.steps_per_batch is None or not projects:
+        base, options = methods.split(self.method)
+        if self.steps_per_batch is None or not methods.projects(self.method) or "steps" in options:
             object.__setattr__(self, "steps_per_batch", methods.default_steps(self.method))
         methods.check_name("data", self.data, data.names())
         methods.check_name("model", self.model, MODELS)
@@ -96,9 +99,14 @@ class Config:
                 f"the model {self.model} does not take the data {self.data}: rnn goes with shakespeare, mlp "
                 "and cnn with the others"
             )
-        if self.method in ("fa", "ff-sgd", "ff-adam") and (self.skip or self.model == "rnn"):
+        if self.levels and (self.model != "mlp" or self.levels < 2 or base in ("fa", "ff-sgd", "ff-adam")):
             raise InputError(
-                f"{methods.LABELS[self.method]} is not defined for recurrent networks and skip connections; "
+                f"levels must be 0, or at least 2 for the model mlp with projections, sgd or adam; got "
+                f"{self.levels} with {self.model} and {methods.LABELS[base]}"
+            )
+        if base in ("fa", "ff-sgd", "ff-adam") and (self.skip or self.model == "rnn"):
+            raise InputError(
+                f"{methods.LABELS[base]} is not defined for recurrent networks and skip connections; "
                 "use sgd, adam or a projection method"
             )
         if self.method == "fa" and self.model != "mlp":
@@ -134,7 +142,21 @@ class Config:
         >>> Config(data="mnist", widths=(128,) * 4, skip=True).name
         'mnist-mlp-4x128+skip-dr'
         """
-        return f"{self.data}-{self.model}-{architecture(self.widths, self.skip)}-{self.method}"
+        return f"{self.data}-{self.model}-{self.run_name}"
+
+    @property
+    def run_name(self) -> str:
+        """What the run's folder is called in a comparison.
+
+        >>> Config(data="mnist", levels=4, method="ap:metric=balanced:steps=10").run_name
+        '1x64+q4-ap_metric=balanced_steps=10'
+        """
+        return f"{self.architecture}-{self.method.replace(':', '_')}"
+
+    @property
+    def architecture(self) -> str:
+        """How it is written, as in ``4x128+skip``."""
+        return architecture(self.widths, self.skip, self.levels)
 
     def as_json(self) -> dict[str, Any]:
         """As JSON knows it.
@@ -170,23 +192,23 @@ def read(path: Path) -> Config:
     return Config.from_json({k: v for k, v in values.items() if k not in _ABOUT}, str(path))
 
 
-def parse_widths(text: str) -> tuple[tuple[int, ...], bool]:
-    """Widths and skip from how an architecture is written.
+def parse_widths(text: str) -> tuple[tuple[int, ...], bool, int]:
+    """Widths, skip and levels from how an architecture is written.
 
     >>> parse_widths("4x128+skip")
-    ((128, 128, 128, 128), True)
-    >>> parse_widths("64-32")
-    ((64, 32), False)
+    ((128, 128, 128, 128), True, 0)
+    >>> parse_widths("64-32+q4")
+    ((64, 32), False, 4)
     """
-    name, plus, skip = text.strip().lower().partition("+")
-    match = re.fullmatch(r"(\d+)x(\d+)", name)
-    if match and not (plus and skip != "skip"):
-        layers, width = map(int, match.groups())
-        if layers >= 1 and width >= 1:
-            return (width,) * layers, bool(plus)
-    if re.fullmatch(r"\d+(-\d+)*", name) and not (plus and skip != "skip"):
-        return tuple(map(int, name.split("-"))), bool(plus)
-    raise InputError(f"an architecture is written as 4x128, 4x128+skip or 64-32; got {text!r}")
+    match = re.fullmatch(r"((\d+)x(\d+)|\d+(?:-\d+)*)(\+skip)?(?:\+q(\d+))?", text.strip().lower())
+    if match:
+        name, layers, width, skip, levels = match.groups()
+        widths = (int(width),) * int(layers) if layers else tuple(map(int, name.split("-")))
+        if widths and min(widths) >= 1:
+            return widths, bool(skip), int(levels or 0)
+    raise InputError(
+        f"an architecture is written as 4x128, 4x128+skip, 64-32, or 4x128+q16 with 16 levels; got {text!r}"
+    )
 
 
 def _is(value: Any, kind: Any) -> bool:

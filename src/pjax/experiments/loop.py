@@ -20,7 +20,8 @@ from pjax.experiments.config import Config
 
 State = Any
 PIECES = 10
-"""Into how many calls the steps between two checks are divided, for the progress bar."""
+"""Into how many calls the steps between two checks are divided, for the progress bar; few are not divided."""
+FEW = 1000
 EVALUATED = 1000
 """Samples in one call of an evaluation."""
 
@@ -51,14 +52,17 @@ class Loop:
             config.widths,
             self.dataset.classes,
             skip=config.skip,
+            levels=config.levels,
             scale=config.init_scale,
+            straight_through=self.method.differentiates,
         )
         cpu = jax.default_backend() == "cpu"
         self.together = (not cpu and len(config.seeds) > 1) if together is None else together
         # XLA on CPU is slow at convolutions inside a loop, so backpropagation gets one call per batch there.
         self.scanned = not (cpu and config.model == "cnn" and self.method.steps_per_batch == 1)
         self.batches_per_check = config.check_every // self.method.steps_per_batch
-        self.batches_per_call = _divisor(self.batches_per_check, PIECES) if self.scanned else 1
+        pieces = PIECES if config.check_every >= FEW else 1
+        self.batches_per_call = divisor(self.batches_per_check, pieces) if self.scanned else 1
         self._programs: dict[bool, Any] = {}
         self._train_data = jax.device_put((self.dataset.x_train, self.dataset.y_train))
 
@@ -238,11 +242,11 @@ def _load(config: Config) -> data.Dataset:
     return dataset
 
 
-def _divisor(number: int, pieces: int) -> int:
+def divisor(number: int, pieces: int) -> int:
     """The largest divisor that gives at least so many pieces, or one.
 
-    >>> _divisor(1000, 10), _divisor(20, 10), _divisor(7, 10)
-    (100, 2, 1)
+    >>> divisor(1000, 10), divisor(20, 10), divisor(7, 10), divisor(7, 1)
+    (100, 2, 1, 7)
     """
     return max(d for d in range(1, number + 1) if number % d == 0 and (number // d >= pieces or d == 1))
 

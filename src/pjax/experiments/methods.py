@@ -26,6 +26,8 @@ class Method(abc.ABC):
 
     steps_per_batch: int = 1
     """How many steps one update counts for."""
+    differentiates: bool = False
+    """Whether it needs derivatives, and so a stand-in for those of a staircase."""
 
     def inputs(self, shape: tuple[int, ...], classes: int) -> tuple[int, ...]:  # noqa: ARG002
         """The shape of one input that the network must take, given that of the data."""
@@ -60,11 +62,13 @@ class Projections(Method):
         solver: the method; it makes ``steps_per_update`` steps on a batch.
         loss_scale: the factor λ of the loss in its proximal operator.
         prox: ``"newton"``, the exact proximal operator, or ``"fixed_point"``, the paper's iteration.
+        precision: of the network's arithmetic, see `evaluated`.
     """
 
     solver: optim.Solver
     loss_scale: float = 5.0
     prox: str = "newton"
+    precision: str | None = None
 
     @property
     def steps_per_batch(self) -> int:  # type: ignore[override]
@@ -83,10 +87,12 @@ class Projections(Method):
         key: jax.Array,  # noqa: ARG002
     ) -> tuple[State, jax.Array]:
         def loss(params: Params) -> jax.Array:
-            losses: jax.Array = pjax.cross_entropy(model.apply(params, x), y, self.loss_scale, self.prox)
+            logits = evaluated(model, params, x, self.precision)
+            losses: jax.Array = pjax.cross_entropy(logits, y, self.loss_scale, self.prox)
             return losses
 
-        params, optimizer, value = self.solver.update(loss, state["params"], state["optimizer"])
+        with products(self.precision):
+            params, optimizer, value = self.solver.update(loss, state["params"], state["optimizer"])
         return {"params": params, "optimizer": optimizer}, value
 
 
@@ -97,10 +103,14 @@ class Gradient(Method):
     Args:
         optimiser: ``"sgd"`` or ``"adam"``.
         learning_rate: its learning rate.
+        precision: of the network's arithmetic, see `evaluated`.
     """
 
     optimiser: str = "adam"
     learning_rate: float = 1e-3
+    precision: str | None = None
+
+    differentiates = True
 
     def init(self, model: nn.Module, key: jax.Array) -> State:
         params = model.init(key)
@@ -118,10 +128,32 @@ class Gradient(Method):
         key: jax.Array,  # noqa: ARG002
     ) -> tuple[State, jax.Array]:
         def loss(params: Params) -> jax.Array:
-            return mean_cross_entropy(model.apply(params, x), y)
+            return mean_cross_entropy(evaluated(model, params, x, self.precision), y)
 
-        value, gradient = jax.value_and_grad(loss)(state["params"])
+        with products(self.precision):
+            value, gradient = jax.value_and_grad(loss)(state["params"])
         return descend(transformation(self.optimiser, self.learning_rate), gradient, state), value
+
+
+PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32", "bfloat16": "bfloat16"}
+"""What products are computed in, by the name of a precision."""
+
+
+def products(precision: str | None) -> Any:
+    """A context in which products have a precision; by default the device's own."""
+    return jax.default_matmul_precision(None if precision is None else PRECISIONS[precision])
+
+
+def evaluated(model: nn.Module, params: Params, x: jax.Array, precision: str | None) -> jax.Array:
+    """The logits of a network; with ``"bfloat16"`` all values of the network are of that type."""
+    if precision == "bfloat16":
+        params, x = jax.tree.map(_narrow, (params, x))
+    logits: jax.Array = model.apply(params, x)
+    return logits.astype(jnp.float32)
+
+
+def _narrow(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def mean_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -134,11 +166,15 @@ def mean_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return -jnp.mean(chosen)
 
 
-def transformation(optimiser: str, learning_rate: float) -> Any:
+TINY = 1e-16
+"""Adam's ``eps`` for moves, which may be much smaller than gradients: few of the many copies move."""
+
+
+def transformation(optimiser: str, learning_rate: float, eps: float = 1e-8) -> Any:
     """An optax transformation by name."""
     import optax
 
-    return {"sgd": optax.sgd, "adam": optax.adam}[optimiser](learning_rate)
+    return optax.sgd(learning_rate) if optimiser == "sgd" else optax.adam(learning_rate, eps=eps)
 
 
 def descend(optimiser: Any, gradient: Params, state: State) -> State:
@@ -179,14 +215,76 @@ proximal operator of the cross-entropy by the paper's ten fixed-point steps, whi
 λ = 5, instead of Newton's."""
 
 
+_SHARED = ("loss_scale", "metric", "outer", "precision", "steps")
+OPTIONS = {
+    "ep": ("loss_scale", "outer", "precision", "reach", "softness", "steps"),
+    "dr": _SHARED,
+    "ap": (*_SHARED, "extrapolate"),
+    "cp": (*_SHARED, "extrapolate"),
+    "dm": _SHARED,
+    "sgd": ("precision",),
+    "adam": ("precision",),
+}
+"""What may follow the name of a method, as in ``"ap:metric=balanced:extrapolate=tensor:outer=adam"``: options
+of the solver, the number of ``steps`` on a batch, the loss's ``loss_scale``, and the ``precision``."""
+_NUMBERS = {"loss_scale": float, "reach": float, "softness": float, "steps": int}
+
+
+def split(name: str) -> tuple[str, dict[str, Any]]:
+    """The name of a method, and the options that follow it.
+
+    >>> split("ap:extrapolate=tensor:steps=10")
+    ('ap', {'extrapolate': 'tensor', 'steps': 10})
+    """
+    base, *parts = name.split(":")
+    check_name("method", base, LABELS)
+    options: dict[str, Any] = {}
+    for part in parts:
+        key, _, value = part.partition("=")
+        allowed = OPTIONS.get(base.removesuffix("-fp"), ())
+        if not allowed:
+            raise InputError(f"the method {base} has no options, got {part!r}")
+        check_name(f"an option of {base}", key, allowed)
+        try:
+            options[key] = _NUMBERS.get(key, str)(value)
+        except ValueError:
+            raise InputError(f"{name}: {key} must be a number, got {value!r}") from None
+    for key, known in (("precision", PRECISIONS), ("outer", ("sgd", "adam"))):
+        if key in options:
+            check_name(key, options[key], known)
+    if options.get("steps", 1) < 1:
+        raise InputError(f"{name}: steps must be at least 1, got {options['steps']}")
+    return base, options
+
+
+def projects(name: str) -> bool:
+    """Whether a method projects.
+
+    >>> projects("ap:steps=10"), projects("adam")
+    (True, False)
+    """
+    return name.partition(":")[0].partition("-")[0] in SOLVERS
+
+
+def label(name: str) -> str:
+    """What a method is called in tables.
+
+    >>> label("ap-fp"), label("ap:metric=balanced:steps=10")
+    ('AP, fixed point', 'AP, metric balanced, steps 10')
+    """
+    base, *parts = name.split(":")
+    return ", ".join([LABELS.get(base, base), *(part.replace("=", " ") for part in parts)])
+
+
 def default_steps(name: str) -> int:
     """Steps on one batch: the paper's 50 for its projection methods, else one.
 
-    >>> default_steps("dr"), default_steps("ep"), default_steps("adam")
-    (50, 1, 1)
+    >>> default_steps("dr"), default_steps("ep"), default_steps("adam"), default_steps("ap:steps=10")
+    (50, 1, 1, 10)
     """
-    base = name.partition("-")[0]
-    return 50 if base in SOLVERS and base != "ep" else 1
+    base, options = split(name)
+    steps: int = options.get("steps", 50 if projects(name) and base != "ep" else 1)
+    return steps
 
 
 def check_name(kind: str, name: str, names: Any) -> None:
@@ -205,23 +303,27 @@ def make(
     loss_scale: float = 5.0,
     consensus: Any = "paper",
 ) -> Method:
-    """A method by name, one of `LABELS`.
+    """A method by name, one of `LABELS`, with `OPTIONS`.
 
     Args:
-        name: such as ``"dr"`` or ``"ff-adam"``.
+        name: such as ``"dr"``, ``"ff-adam"`` or ``"ap:metric=balanced"``.
         learning_rate: for methods that have one; by default 1e-3, and 1e-4 for ``"fa"``, as in the paper.
         steps_per_batch: projection steps on one batch; by default see `default_steps`.
         loss_scale: the factor λ of the loss in its proximal operator.
         consensus: of the projection methods, see `pjax.optim.Solver`.
     """
-    check_name("method", name, LABELS)
+    full, options = split(name)
     rate: dict[str, Any] = {} if learning_rate is None else {"learning_rate": learning_rate}
-    base, _, rest = name.partition("-")
+    precision = {k: options.pop(k) for k in ("precision",) if k in options}
+    base, _, rest = full.partition("-")
     if base in SOLVERS:
-        steps = default_steps(name) if steps_per_batch is None else steps_per_batch
-        options = rate if base == "ep" else {"consensus": consensus}
+        steps = options.pop("steps", None) or steps_per_batch or default_steps(name)
+        loss_scale = options.pop("loss_scale", loss_scale)
+        if "outer" in options:
+            options["outer"] = transformation(options["outer"], learning_rate or 1e-3, eps=TINY)
+        options |= rate if base == "ep" else {"consensus": consensus}
         solver = SOLVERS[base](steps_per_update=steps, **options)
-        return Projections(solver, loss_scale, "fixed_point" if rest == "fp" else "newton")
+        return Projections(solver, loss_scale, "fixed_point" if rest == "fp" else "newton", **precision)
     if base == "fa":
         from pjax.experiments.feedback_alignment import FeedbackAlignment
 
@@ -230,4 +332,4 @@ def make(
         from pjax.experiments.forward_forward import ForwardForward
 
         return ForwardForward(optimiser=rest, **rate)
-    return Gradient(name, **rate)
+    return Gradient(full, **rate, **precision)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import pjax
 from pjax import nn
@@ -96,6 +97,58 @@ class CNN(_Layered):
         return self.pool(x)
 
 
+class QuantisedMLP(nn.Module):
+    """A multilayer perceptron whose weights and hidden activations take few values.
+
+    Each weight is rounded to one of ``levels`` equidistant values, up to one standard deviation of the
+    initial ones for two levels and up to two for more; each hidden activation, of a linear map and a bias, to
+    as many up to one, or two. Inputs, biases and logits are not rounded.
+
+    Args:
+        inputs: features of the input.
+        widths: features of each hidden layer.
+        classes: number of outputs.
+        levels: how many values, at least 2.
+        scale: variance of initial weights times their fan-in.
+        straight_through: whether derivatives take the rounding for a clipped line.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        widths: Sequence[int],
+        classes: int,
+        *,
+        levels: int,
+        scale: float = SCALE,
+        straight_through: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_widths("QuantisedMLP", widths)
+        self.levels, self.straight_through = levels, straight_through
+        sizes = list(zip([inputs, *widths], [*widths, classes], strict=True))
+        initialiser = nn.initialisers.normal(scale)
+        reach = 1.0 if levels == 2 else 2.0
+        self.reach, self.scales = reach, [reach * math.sqrt(scale / fan_in) for fan_in, _ in sizes]
+        self.weight = [nn.Parameter(size, initialiser) for size in sizes]
+        self.bias = [nn.Parameter((size[1],)) for size in sizes]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Logits of shape ``(batch, classes)``."""
+        for i, (weight, bias, scale) in enumerate(zip(self.weight, self.bias, self.scales, strict=True)):
+            x = pjax.add(pjax.matmul(x, self._round(weight, scale)), bias)
+            if i < len(self.weight) - 1:
+                x = self._round(x, self.reach)
+        return x
+
+    def _round(self, x: Any, scale: float) -> Any:
+        rounded = pjax.quantize(x, self.levels, scale)
+        if not self.straight_through:
+            return rounded
+        clipped = jnp.clip(x, -scale, scale)
+        return clipped + jax.lax.stop_gradient(rounded - clipped)
+
+
 def _check_widths(name: str, widths: Sequence[int]) -> None:
     if not widths:
         raise InputError(f"{name}: widths must name at least one hidden layer, as in [128]; got none.")
@@ -108,7 +161,9 @@ def make(
     classes: int,
     *,
     skip: bool = False,
+    levels: int = 0,
     scale: float = SCALE,
+    straight_through: bool = False,
 ) -> nn.Module:
     """A network by name, for data of a shape.
 
@@ -118,8 +173,16 @@ def make(
         widths: features of each hidden layer.
         classes: number of classes, or of distinct characters.
         skip: whether the readout sees all hidden layers.
+        levels: 0, or to how many values weights and activations are rounded.
         scale: variance of initial weights times their fan-in; ``"rnn"`` has 1.
+        straight_through: whether derivatives take that rounding for a clipped line.
     """
+    if levels and (model != "mlp" or skip):
+        raise InputError(f"levels are for the model mlp without skip, got {model}{' with skip' * skip}")
+    if levels:
+        return QuantisedMLP(
+            math.prod(inputs), widths, classes, levels=levels, scale=scale, straight_through=straight_through
+        )
     options: dict[str, Any] = {"skip": skip, "scale": scale}
     if model == "rnn":
         return RNN(classes, widths, skip=skip)

@@ -14,6 +14,7 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import paper
 from pjax.experiments._drawing import (
+    INK,
     Label,
     accuracy_scale,
     band,
@@ -74,8 +75,9 @@ class Look:
 
 
 def look(method: str) -> Look:
-    """The same in every figure; with the paper's proximal operator, dashed."""
-    base = method.removesuffix("-fp")
+    """The same in every figure; with the paper's proximal operator, or with options, dashed."""
+    plain = method.partition(":")[0]
+    base = plain.removesuffix("-fp")
     return Look(COLOURS.get(base, _OTHER), base in _PROJECTIONS, base != method)
 
 
@@ -104,6 +106,35 @@ def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None
         shown = sort_methods(run for run in runs if run.architecture == name)
         end_labels(axis, [_curve(axis, run, x) for run in shown])
     note(figure, _explanation(runs))
+    return figure
+
+
+@styled
+def accuracies(runs: Sequence[Run]) -> Any:
+    """Test accuracy of every run of a study: a bar for each, grouped by architecture."""
+    runs = [run for run in _started(runs) if run.test is not None]
+    if not runs:
+        raise InputError("no run has ended yet: nothing to plot")
+    names = sort_architectures({run.architecture for run in runs})
+    height = 2.8 + 0.36 * (len(runs) + len(names))
+    figure, (axis,) = panels(
+        1, f"{describe(runs)}: test accuracy", about(runs), width=13.0, height=height, share=False
+    )
+    place = 0.0
+    for name in names:
+        axis.text(0, place, spell(name), va="center", fontweight="bold")
+        for run in sort_methods(run for run in runs if run.architecture == name):
+            place += 1
+            assert run.test is not None
+            how = look(run.method)
+            axis.barh(place, run.test.mean, xerr=run.test.std, color=how.colour, height=0.72, ecolor=INK)
+            label = f"{method_label(run.method)}  {run.test.mean:.1f}"
+            axis.text(run.test.mean + 1.5, place, label, va="center", fontsize=12)
+        place += 1.3
+    axis.set_ylim(place - 0.6, -0.8)
+    axis.set_yticks([])
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("test accuracy (%)")
     return figure
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pjax.errors import InputError
-from pjax.experiments import depth, paper, plots
+from pjax.experiments import _beside, depth, paper, plots
 from pjax.experiments._tables import Study, Table, comma_separated, latex, markdown
 from pjax.experiments._words import sort_architectures, sort_methods
 from pjax.experiments.results import Run, read_runs, write_atomically
@@ -65,7 +65,7 @@ def report(
 
 
 def group(runs: Iterable[Run]) -> list[Table]:
-    """Tables of runs: full before quick, in the paper's order of networks and data sets."""
+    """Tables of runs: the paper's, full before quick, in its order of networks and data; then studies."""
     models, data = ["mlp", "cnn", "rnn"], list(paper.DATA_LABELS)
 
     def place(names: list[str], name: str) -> tuple[int, str]:
@@ -73,7 +73,8 @@ def group(runs: Iterable[Run]) -> list[Table]:
 
     def key(run: Run) -> tuple[Any, ...]:
         parent = run.folder.parent.as_posix()
-        return (run.quick, place(models, run.model), place(data, run.data), run.device, parent)
+        network = place(models, run.model), place(data, run.data)
+        return (place(["", *_beside.TITLES], run.study), run.quick, *network, run.device, parent)
 
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
@@ -81,7 +82,8 @@ def group(runs: Iterable[Run]) -> list[Table]:
     tables: list[Table] = []
     for _, members in sorted(groups.items()):
         first = members[0]
-        name = base = f"{'quick-' if first.quick else ''}{first.model}-{first.data}"
+        prefix = ("quick-" if first.quick else "") + (f"{first.study}-" if first.study else "")
+        name = base = f"{prefix}{first.model}-{first.data}"
         number = 1
         while any(table.name == name for table in tables):
             number += 1
@@ -121,6 +123,9 @@ def _draw(
             continue
         present = {run.method for run in runs}
         main = [run for run in runs if run.method.removesuffix("-fp") not in present - {run.method}]
+        if table.study and table.study not in _beside.TIMED:
+            save(table.name, "accuracy", plots.accuracies(runs))
+            continue
         save(table.name, "steps", plots.training_curves(main, "steps"))
         save(table.name, "seconds", plots.training_curves(main, "seconds"))
         if len({run.architecture for run in runs if run.method == "dr"}) > 1:

@@ -158,17 +158,17 @@ class Spread:
 # --- Folders ---
 
 
-def architecture(widths: Sequence[int], skip: bool = False) -> str:
+def architecture(widths: Sequence[int], skip: bool = False, levels: int = 0) -> str:
     """How an architecture is written.
 
-    >>> architecture([128]), architecture([128] * 4, skip=True), architecture([64, 32])
-    ('1x128', '4x128+skip', '64-32')
+    >>> architecture([128]), architecture([128] * 4, skip=True), architecture([64, 32], levels=2)
+    ('1x128', '4x128+skip', '64-32+q2')
     """
     if not widths:
         raise InputError("widths must hold at least one hidden layer, got none")
     equal = len(set(widths)) == 1
     name = f"{len(widths)}x{widths[0]}" if equal else "-".join(str(w) for w in widths)
-    return name + ("+skip" if skip else "")
+    return name + ("+skip" if skip else "") + (f"+q{levels}" if levels else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Run:
 
     @property
     def architecture(self) -> str:
-        return architecture(self.config["widths"], self.config["skip"])
+        return architecture(self.config["widths"], self.config["skip"], self.config.get("levels", 0))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -214,6 +214,10 @@ class Run:
     @property
     def quick(self) -> bool:
         return bool(self.config.get("quick", False))
+
+    @property
+    def study(self) -> str:
+        return str(self.config.get("study", ""))
 
     @property
     def device(self) -> str:

@@ -42,17 +42,25 @@ class Solver(abc.ABC):
         edges: ``"implicit"`` keeps node-sized arrays; ``"explicit"`` stores every edge (the definition).
         constants: ``"nodes"``, as in the paper: a product may move its copy of a constant, which is then
             set back. ``"fixed"``: it may not, so that a product with a constant is a linear constraint.
+        metric: ``"unit"``, all edges count alike, as in the paper; ``"balanced"``: a product of x and y is
+            projected in the variables s x and y / s in which its two factors have the same typical length
+            (s² = |y| / |x|, one number for all dot products of a matmul or convolution, of the point where
+            the update starts). Otherwise the longer factor makes the shorter one move, and what is asked of
+            a layer goes into its weights and hardly back to the layer below.
         check: whether to look for values that are not finite before each update outside `jit`.
         outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
             a gradient, and its updates are applied instead; its state is part of the optimiser's.
     """
 
     name: ClassVar[str]
+    keeps_loops: ClassVar[bool] = False
+    """Whether a scan is one node; otherwise its steps are nodes of their own."""
 
     steps_per_update: int = 50
     consensus: Literal["paper", "exact"] = "paper"
     edges: Literal["implicit", "explicit"] = "implicit"
     constants: Literal["nodes", "fixed"] = "nodes"
+    metric: Literal["unit", "balanced"] = "unit"
     check: bool = True
     outer: Any = None
 
@@ -60,9 +68,10 @@ class Solver(abc.ABC):
         steps = self.steps_per_update
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise InputError(f"steps_per_update must be a whole number of at least 1, got {steps!r}")
-        _check_option("consensus", self.consensus, ("paper", "exact"))
-        _check_option("edges", self.edges, ("implicit", "explicit"))
-        _check_option("constants", self.constants, ("nodes", "fixed"))
+        check_option("consensus", self.consensus, ("paper", "exact"))
+        check_option("edges", self.edges, ("implicit", "explicit"))
+        check_option("constants", self.constants, ("nodes", "fixed"))
+        check_option("metric", self.metric, ("unit", "balanced"))
         if self.outer is not None and not (hasattr(self.outer, "init") and hasattr(self.outer, "update")):
             raise InputError(
                 "outer must be an optax.GradientTransformation, such as optax.adam(1e-3); got "
@@ -139,7 +148,8 @@ class Solver(abc.ABC):
         return params, OptimizerState(state.updates + 1, worst, outer), loss
 
 
-def _check_option(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+def check_option(name: str, value: Any, allowed: tuple[str | None, ...]) -> None:
+    """Refuse a value that is not one of those allowed."""
     if value not in allowed:
         raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 
@@ -148,7 +158,7 @@ class Program:
     """A solver and a graph, compiled."""
 
     def __init__(self, solver: Solver, traced: tracing.Traced) -> None:
-        graph = tracing.build(traced)
+        graph = tracing.build(traced, keep_loops=solver.keeps_loops)
         check_graph(graph)
         self.solver = solver
         self.partition = solver.partition(graph)
@@ -162,6 +172,7 @@ class Program:
             leaves,
             consensus=self.solver.consensus,
             fixed_constants=self.solver.constants == "fixed",
+            balanced=self.solver.metric == "balanced",
         )
 
     def moved(self, leaves: list[Any], moves: dict[int, jax.Array]) -> list[Any]:

@@ -27,12 +27,17 @@ class ExtrapolatedProjections(Solver):
 
     To first order, with differentiable functions, the moves are damped gradients, so the method learns as
     fast as its outer optimiser does with gradients. It needs no derivatives: only the projections of the
-    nodes.
+    nodes. A staircase such as `pjax.quantize`, which small moves do not change, is projected as the mean over
+    a dither of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step by step, from the last to
+    the first, and takes no longer to compile than one step.
 
     Args:
         steps_per_update: sweeps on one batch, each followed by a step of `outer`.
-        softness: τ. Each node passes on its wish divided by 1 + τ. Small values come closer to gradients,
-            large ones to plain projections.
+        softness: τ. Each node passes on its wish divided by 1 + τ: large values come closer to plain
+            projections, in which what is asked of the last layer fades on its way to the first.
+        reach: what part of its own move each loss asks for; the answer is divided by it. Small values ask
+            what the network does near where it is, large ones what it would do far away, where other units
+            are active, other maxima are the largest, and the answer is less reliable.
         learning_rate: of Adam, which is the outer optimiser if none is given.
         outer: an `optax.GradientTransformation`.
 
@@ -51,20 +56,22 @@ class ExtrapolatedProjections(Solver):
     """
 
     name: ClassVar[str] = "EP"
+    keeps_loops: ClassVar[bool] = True
 
     steps_per_update: int = 1
-    softness: float = 0.1
+    softness: float = 0.01
+    reach: float = 0.05
     learning_rate: float = 1e-3
     outer: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("softness", "learning_rate"):
+        for name in ("softness", "reach", "learning_rate"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a positive number, got {value!r}")
-        if self.edges != "implicit" or self.consensus != "paper":
-            raise InputError("ExtrapolatedProjections has no edges and no consensus to choose")
+        if self.edges != "implicit" or self.consensus != "paper" or self.metric != "unit":
+            raise InputError("ExtrapolatedProjections has no edges, no consensus and no metric to choose")
         if self.outer is None:
             object.__setattr__(self, "outer", _adam(self.learning_rate))
 
@@ -79,7 +86,7 @@ class ExtrapolatedProjections(Solver):
 
     def moves(self, problem: Problem) -> tuple[dict[int, jax.Array], jax.Array]:
         losses = backward.copies(problem)
-        found = backward.sweep(problem, self.softness)
+        found = backward.sweep(problem, self.softness, self.reach)
         return {v: move / losses for v, move in found.items()}, jnp.zeros((), problem.dtype)
 
     @property

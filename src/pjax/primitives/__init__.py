@@ -7,6 +7,7 @@ from pjax.primitives._primitive import apply as apply
 from pjax.primitives._registry import Example as Example
 from pjax.primitives._registry import register as register
 from pjax.primitives._registry import registered as registered
+from pjax.primitives.clip import Clip as Clip
 from pjax.primitives.dot import Dot as Dot
 from pjax.primitives.dot import Multiplier as Multiplier
 from pjax.primitives.dot import multiplier as multiplier

@@ -64,6 +64,14 @@ class Primitive(abc.ABC):
         ends, end = self.project(start, goal, weight)
         return tuple(e - s for e, s in zip(ends, start, strict=True)), end - goal
 
+    def dithered(self) -> "Primitive":
+        """The mean of the function over small random changes of its input, where a step of it is steep.
+
+        Methods that take small steps project onto the graph of this one: the graph of a staircase does not
+        answer them. By default the function itself.
+        """
+        return self
+
 
 @dataclasses.dataclass(frozen=True)
 class Target(abc.ABC):
@@ -87,6 +95,16 @@ class Target(abc.ABC):
     def project(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
         """The predictions after the move."""
         return predictions + self.displace(predictions, labels)
+
+    def ask(self, predictions: jax.Array, labels: jax.Array, part: float) -> jax.Array:
+        """A smaller move than `displace` makes: about the given part of it, in the direction it starts in.
+
+        Of a loss with a ``scale``, the proximal operator with that part of the scale.
+        """
+        scale = getattr(self, "scale", None)
+        if scale is None:
+            return part * self.displace(predictions, labels)
+        return dataclasses.replace(self, scale=part * scale).displace(predictions, labels)  # type: ignore[call-arg]
 
 
 def apply(rule: Primitive | Target, *inputs: jax.Array) -> jax.Array:

@@ -3,6 +3,7 @@
 import dataclasses
 
 from pjax.primitives._primitive import Primitive, Target
+from pjax.primitives.clip import Clip
 from pjax.primitives.dot import Dot
 from pjax.primitives.identity import Identity
 from pjax.primitives.max import Max
@@ -63,6 +64,8 @@ register(
     Example(Dot(fixed=0), _same(2), constant=(0,)),
     Example(Max(), _same(1)),
     Example(Max(sign=-1), _same(1)),
+    Example(Clip(), (((),),)),
+    Example(Clip(scale=0.5), (((),),)),
     Example(Quantize(), (((),),)),
     Example(Quantize(levels=16, scale=0.5), (((),),)),
     Example(Quantize(levels=257, scale=30.0), (((),),)),

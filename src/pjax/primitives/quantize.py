@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pjax.errors import InputError
 from pjax.primitives._arithmetic import weight_like, wide
 from pjax.primitives._primitive import Arrays, Primitive, apply
+from pjax.primitives.clip import Clip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,10 @@ class Quantize(Primitive):
         x, z = wide(inputs[0]) + wide(shifts[0]), wide(output) + wide(shift)
         move, end = self._nearest(x, z, weight)
         return (move.astype(inputs[0].dtype),), ((end - wide(output)) - wide(shift)).astype(output.dtype)
+
+    def dithered(self) -> Primitive:
+        """The mean over a uniform dither of one level's width: a clipped line."""
+        return Clip(self.scale)
 
     def _nearest(
         self, x: jax.Array, z: jax.Array, weight: jax.typing.ArrayLike
