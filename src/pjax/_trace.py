@@ -241,7 +241,12 @@ class _Builder:
         ys: list[list[Expr]] = []
         for t in reversed(steps) if p["reverse"] else steps:
             now = [
-                layout.apply("slice", functools.partial(lax.index_in_dim, index=t, keepdims=False), x)
+                layout.apply(
+                    "slice",
+                    functools.partial(lax.index_in_dim, index=t, keepdims=False),
+                    x,
+                    key=("index", t, 0),
+                )
                 for x in xs
             ]
             outs = self._inline(p["jaxpr"], [*fixed, *state, *now])
@@ -252,7 +257,10 @@ class _Builder:
         if not ys:  # no steps at all
             empty = [np.zeros(_aval(v).shape, _aval(v).dtype) for v in eqn.outvars[carry:]]
             return [*state, *map(layout.literal, empty)]
-        stacked = [layout.apply("concatenate", lambda *y: jnp.stack(y), *y) for y in zip(*ys, strict=True)]
+        stacked = [
+            layout.apply("concatenate", lambda *y: jnp.stack(y), *y, key=("stack",))
+            for y in zip(*ys, strict=True)
+        ]
         return [*state, *stacked]
 
     def _loop(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr] | None:
@@ -324,7 +332,8 @@ def _scan_counts(eqn: jex.JaxprEqn, args: list[Expr]) -> tuple[int, int]:
 def _call(eqn: jex.JaxprEqn, args: list[Expr], data: frozenset[int] | None) -> list[Expr]:
     """The equation applied to expressions, as expressions."""
     data = frozenset(range(len(args))) if data is None else data
-    call = Call(eqn.primitive.name, functools.partial(_bind, eqn), tuple(args), data)
+    key = (eqn.primitive.name, _params_key(eqn))
+    call = Call(eqn.primitive.name, functools.partial(_bind, eqn), tuple(args), data, key)
     depends, after, line = any(a.depends for a in args), any(a.after for a in args), _user_line(eqn)
     return [
         Expr(_aval(v).shape, _aval(v).dtype, line, depends, after, call, i) for i, v in enumerate(eqn.outvars)
@@ -370,13 +379,15 @@ def _vector(expr: Expr, axes: tuple[int, ...] = ()) -> Expr:
     def move(x: jax.Array) -> jax.Array:
         return x.transpose(keep + axes).reshape(*shape, -1 if x.size else 0)
 
-    return layout.apply("vector", move, expr)
+    return layout.apply("vector", move, expr, key=("vector", axes))
 
 
 def _broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
     if expr.shape == shape:
         return expr
-    return layout.apply("broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr)
+    return layout.apply(
+        "broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr, key=("broadcast", shape)
+    )
 
 
 def _out(eqn: jex.JaxprEqn) -> dict[str, Any]:
@@ -468,7 +479,7 @@ def _extremum(sign: int) -> Callable[[_Builder, jex.JaxprEqn, list[Expr]], Expr]
             (arg,) = (a for a in args if not _is_zero(a))
             return builder.operation(SumRelu((1,)), _vector(_broadcast(arg, out["shape"])), **out)
         args = [_broadcast(a, out["shape"]) for a in args]
-        both = layout.apply("concatenate", lambda *xs: jnp.stack(xs, -1), *args)
+        both = layout.apply("concatenate", lambda *xs: jnp.stack(xs, -1), *args, key=("stack", -1))
         return builder.operation(Max(sign), both, **out)
 
     return rule

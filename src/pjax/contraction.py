@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 
+from pjax.layout import condensed
 from pjax.windows import box, windows
 
 
@@ -68,10 +69,11 @@ class Contraction(abc.ABC):
     def scatter(self, i: int, *cs: jax.Array) -> tuple[jax.Array, ...]:
         """The transpose of `reduce`, of several arrays; of a shape that broadcasts to that of input i."""
 
-    def count(self, i: int) -> int | jax.Array:
-        """How many outputs read each scalar of input i."""
-        (count,) = self.scatter(i, jnp.ones(self.out, jnp.float32))
-        return jnp.broadcast_to(count, self.shapes[i])
+    def count(self, i: int) -> int | np.ndarray:
+        """How many outputs read each scalar of input i; an array need not have all axes in full."""
+        with jax.ensure_compile_time_eval():
+            (count,) = self.scatter(i, jnp.ones(self.out, jnp.float32))
+            return condensed(np.asarray(count))
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""

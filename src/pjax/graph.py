@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -112,6 +112,10 @@ class Graph:
             if node.rule is not None:
                 values[node.index] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
         return evaluate, values
+
+    def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
+        """What was found for parameters by node, for each leaf; None where the function does not use it."""
+        return [None if v is None else moves[v] for v in self.leaves]
 
     def loss(self, evaluate: Evaluator) -> jax.Array:
         """The mean of everything that the function returns."""

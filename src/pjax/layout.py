@@ -9,12 +9,14 @@ A `Wire` is an expression that one input of a node reads, seen as a function of 
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 # Layout equations, with the positions of the operands that carry values. The others (indices,
 # predicates) steer the movement and must be constant. `None`: every operand carries values.
@@ -77,6 +79,8 @@ class Call:
     args: tuple["Expr", ...]
     data: frozenset[int]
     """Positions of the arguments that carry values."""
+    key: Any = None
+    """The same for calls that do the same; None where that is not known."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,10 +115,18 @@ def literal(value: Any) -> Expr:
     return Expr(jnp.shape(value), jnp.result_type(value), literal=value)
 
 
-def apply(name: str, fn: Callable[..., Any], *args: Expr, line: str = "") -> Expr:
-    """A function of one result applied to expressions, all of which carry values."""
+def apply(name: str, fn: Callable[..., Any], *args: Expr, line: str = "", key: Any = None) -> Expr:
+    """A function of one result applied to expressions, all of which carry values.
+
+    Args:
+        name: of the layout.
+        fn: the function.
+        args: what it is applied to.
+        line: the user's.
+        key: the same for functions that do the same.
+    """
     out = jax.eval_shape(fn, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
-    call = Call(name, lambda *xs: (fn(*xs),), args, frozenset(range(len(args))))
+    call = Call(name, lambda *xs: (fn(*xs),), args, frozenset(range(len(args))), key)
     depends, after = any(a.depends for a in args), any(a.after for a in args)
     return Expr(out.shape, out.dtype, line, depends, after, call)
 
@@ -248,6 +260,15 @@ class Wire:
         """The names of the layouts on the way, for people to read."""
         return tuple(e.call.name for e in walk(self.expr) if e.call is not None and e.depends)
 
+    @property
+    def steered(self) -> set[int]:
+        """The sources whose numbers move to places that are computed: by indices or predicates."""
+        found: set[int] = set()
+        for e in walk(self.expr):
+            if e.call is not None and e.depends and len(e.call.data) < len(e.call.args):
+                found.update(nodes_of(e))
+        return found
+
     def fan_out(self) -> int | None:
         """How often each scalar of the only source is read, where that is one number for all."""
         expr, sources = self.expr, self.sources
@@ -264,6 +285,26 @@ class Wire:
         return self.expr.size // max(expr.size, 1)
 
 
+def condensed(x: np.ndarray) -> int | np.ndarray:
+    """An array of counts as a positive number, or without axes along which it does not change.
+
+    >>> condensed(np.array([[3.0, 3.0], [2.0, 2.0]])).tolist(), condensed(np.full((4, 4), 2.0))
+    ([[3.0], [2.0]], 2)
+    """
+    for axis in range(x.ndim):
+        first = x.take([0], axis)
+        if (x == first).all():
+            x = first
+    return int(x.reshape(())) if x.size == 1 and x.min() > 0 else x
+
+
+class _Zeros:
+    """Knows nothing, and says so."""
+
+    def __call__(self, expr: Expr) -> Any:
+        return jnp.zeros(expr.shape, expr.dtype)
+
+
 class Wiring:
     """A wire at run time: its linear part, forwards and backwards."""
 
@@ -271,14 +312,14 @@ class Wiring:
         """``avals`` are the outputs of ``wire.sources``, in the type of the displacements."""
         self.wire = wire
 
-        def linear(*values: Any) -> Any:
-            nodes = dict(zip(wire.sources, values, strict=True))
-            return Evaluator((), nodes, linear=avals[0].dtype, known=known)(wire.expr)
-
-        self._linear = linear
+        self._linear = functools.partial(self._evaluated, known=known)
         self._avals = avals
-        self._transpose = jax.linear_transpose(linear, *avals) if avals else None
+        self._transpose = jax.linear_transpose(self._linear, *avals) if avals else None
         self._plain = wire.expr.node is not None
+
+    def _evaluated(self, *values: Any, known: Any) -> Any:
+        nodes = dict(zip(self.wire.sources, values, strict=True))
+        return Evaluator((), nodes, linear=self._avals[0].dtype, known=known)(self.wire.expr)
 
     def push(self, *values: jax.Array) -> jax.Array:
         """Displacements of the sources, as the reader sees them."""
@@ -291,9 +332,24 @@ class Wiring:
         assert self._transpose is not None
         return tuple(self._transpose(value))
 
-    def counts(self) -> tuple[Any, ...]:
-        """How many slots read each scalar of each source: numbers where uniform, else arrays."""
+    def counts(self, edges: int | np.ndarray = 1) -> tuple[Any, ...]:
+        """How many edges leave each scalar of each source, given how many enter each slot.
+
+        Numbers where they are the same for all, else arrays: of NumPy, without axes along which they are the
+        same, where they follow from the program alone.
+        """
         uniform = self.wire.fan_out()
-        if uniform is not None:
-            return (uniform,)
-        return self.pull(jnp.ones(self.wire.shape, self._avals[0].dtype))
+        if uniform is not None and isinstance(edges, int):
+            return (edges * uniform,)
+        entering = np.broadcast_to(np.asarray(edges, self._avals[0].dtype), self.wire.shape)
+        steered = self.wire.steered
+        with jax.ensure_compile_time_eval():  # any index will do: where they count, the result is not used
+            linear = functools.partial(self._evaluated, known=_Zeros())
+            found = jax.linear_transpose(linear, *self._avals)(jnp.asarray(entering))
+            fixed = [condensed(np.asarray(x)) for x in found]
+        if not steered:
+            return tuple(fixed)
+        moved = self.pull(jnp.asarray(entering))
+        return tuple(
+            m if s in steered else f for s, m, f in zip(self.wire.sources, moved, fixed, strict=True)
+        )

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pjax.contraction import Contraction
 from pjax.graph import Node
-from pjax.layout import Evaluator, Wire, Wiring
+from pjax.layout import Evaluator, Wire, Wiring, condensed
 from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Target
 from pjax.primitives._primitive import Arrays
@@ -95,7 +96,7 @@ class Problem:
             for n in graph.nodes
             for i in range(len(n.wires))
         }
-        self.counts = {n.index: self._count(n) for n in graph.nodes if not n.is_target}
+        self.counts = self._count()
         # Squared lengths of the inputs of contractions that do not change: of constants, and of where the
         # factor of a constant starts from. Computed here, outside the loop.
         self._norms = {
@@ -145,15 +146,35 @@ class Problem:
             read = sum(math.prod(wire.shape) for wire in node.wires)
             return not node.is_target and 8 * math.prod(node.shape) <= read
 
-        kept = {n.index: self._values[n.index] for n in self.graph.nodes if keep(n)}
-        values, state = jax.lax.optimization_barrier((kept, state))
+        kept, order = self._recomputed(keep)
+        values, state = jax.lax.optimization_barrier(({v: self._values[v] for v in kept}, state))
         evaluate = Evaluator((), values, known=self._evaluate)
-        for node in self.graph.nodes:
-            if node.index not in values and not node.is_target and node.rule is not None:
-                values[node.index] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
+        for v in order:
+            node = self.graph.nodes[v]
+            assert node.rule is not None
+            values[v] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
         problem = copy.copy(self)
         problem._place_at(evaluate, values)
         return problem, state
+
+    def _recomputed(self, keep: Callable[[Node], bool]) -> tuple[list[int], list[int]]:
+        """The nodes whose values are kept, and those that follow from them, in an order of evaluation.
+
+        In a stacked graph there may be none: then more are kept.
+        """
+        kept = [n.index for n in self.graph.nodes if keep(n)]
+        rest = [n for n in self.graph.nodes if not keep(n) and not n.is_target]
+        known, order = set(kept), []
+        while rest:
+            ready = [n for n in rest if all(s in known for wire in n.inputs for s in wire.sources)]
+            if not ready:
+                kept.append(rest[0].index)
+                ready = rest[:1]
+            else:
+                order += [n.index for n in ready]
+            known |= {n.index for n in ready}
+            rest = [n for n in rest if n.index not in known]
+        return kept, order
 
     def _work(self, x: Any) -> Any:
         x = jnp.asarray(x)
@@ -170,18 +191,14 @@ class Problem:
             for wire in node.wires
         )
 
-    def _count(self, node: Node) -> int | jax.Array:
-        """How many edges leave each scalar of a node."""
-        total: int | jax.Array = 0
-        for r, i in self.graph.readers[node.index]:
-            wiring = self.wirings[r, i]
-            edges = self.edge_counts[r, i]
-            at = wiring.wire.sources.index(node.index)
-            if isinstance(edges, int):
-                total = total + edges * wiring.counts()[at]
-            else:
-                total = total + wiring.pull(edges.astype(self.dtype))[at]
-        return total
+    def _count(self) -> dict[int, int | np.ndarray | jax.Array]:
+        """How many edges leave each scalar of each node; an array need not have all axes in full."""
+        totals: dict[int, Any] = {n.index: 0 for n in self.graph.nodes if not n.is_target}
+        for place, wiring in self.wirings.items():
+            counts = wiring.counts(self.edge_counts[place])
+            for s, count in zip(wiring.wire.sources, counts, strict=True):
+                totals[s] = totals[s] + count
+        return {v: condensed(x) if isinstance(x, np.ndarray) else x for v, x in totals.items()}
 
     def mean(self, v: int, total: jax.Array) -> jax.Array:
         """A sum over the edges that leave a node, as a mean; zero where nobody reads."""
@@ -198,7 +215,9 @@ class Problem:
     def read(self, v: int) -> jax.Array | None:
         """Which scalars of a node are read at all; None where all are."""
         count = self.counts[v]
-        return None if isinstance(count, int) else count > 0
+        if isinstance(count, int) or (isinstance(count, np.ndarray) and count.min() > 0):
+            return None
+        return jnp.asarray(count > 0)
 
     # --- Projections ---
 

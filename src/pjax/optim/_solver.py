@@ -16,6 +16,7 @@ from pjax.graph import Graph
 from pjax.optim._iteration import Iteration
 from pjax.partition import Partition, two_sets
 from pjax.problem import Problem
+from pjax.stacking import stacked
 
 P = TypeVar("P")
 
@@ -47,6 +48,9 @@ class Solver(abc.ABC):
             (s² = |y| / |x|, one number for all dot products of a matmul or convolution, of the point where
             the update starts). Otherwise the longer factor makes the shorter one move, and what is asked of
             a layer goes into its weights and hardly back to the layer below.
+        stack: whether equal nodes that project together, such as layers or time steps, run as one batched
+            operation. The result is the same. Not done where each node has numbers of its own: with another
+            metric than ``"unit"``, and with extrapolation.
         check: whether to look for values that are not finite before each update outside `jit`.
         outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
             a gradient, and its updates are applied instead; its state is part of the optimiser's.
@@ -61,6 +65,7 @@ class Solver(abc.ABC):
     edges: Literal["implicit", "explicit"] = "implicit"
     constants: Literal["nodes", "fixed"] = "nodes"
     metric: Literal["unit", "balanced"] = "unit"
+    stack: bool = True
     check: bool = True
     outer: Any = None
 
@@ -93,6 +98,11 @@ class Solver(abc.ABC):
         iteration = self.iteration(problem)
         state = jax.lax.fori_loop(0, self.steps_per_update, lambda _, s: iteration.step(s), iteration.start())
         return iteration.parameters(state), iteration.neglected(state)
+
+    @property
+    def stacks(self) -> bool:
+        """Whether equal nodes are stacked."""
+        return self.stack and self.metric == "unit"
 
     @property
     def rounds(self) -> int:
@@ -161,7 +171,8 @@ class Program:
         graph = tracing.build(traced, keep_loops=solver.keeps_loops)
         check_graph(graph)
         self.solver = solver
-        self.partition = solver.partition(graph)
+        partition = solver.partition(graph)
+        self.partition = stacked(partition) if solver.stacks else partition
         self.update = jax.jit(self._update, static_argnames="treedef")
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
 
@@ -178,8 +189,8 @@ class Program:
     def moved(self, leaves: list[Any], moves: dict[int, jax.Array]) -> list[Any]:
         """The parameters after the given displacements."""
         return [
-            leaf if v is None else (leaf + moves[v]).astype(jnp.result_type(leaf))
-            for leaf, v in zip(leaves, self.partition.graph.leaves, strict=True)
+            leaf if move is None else (leaf + move).astype(jnp.result_type(leaf))
+            for leaf, move in zip(leaves, self.partition.graph.per_leaf(moves), strict=True)
         ]
 
     def _update(
@@ -207,8 +218,8 @@ class Program:
             return self.moved(leaves, moves), outer, problem.loss, neglected
         # The moves themselves, and not a difference of parameters, in which small moves would be lost.
         gradient = [
-            jnp.zeros_like(leaf) if v is None else -moves[v].astype(jnp.result_type(leaf))
-            for leaf, v in zip(leaves, self.partition.graph.leaves, strict=True)
+            jnp.zeros_like(leaf) if move is None else -move.astype(jnp.result_type(leaf))
+            for leaf, move in zip(leaves, self.partition.graph.per_leaf(moves), strict=True)
         ]
         params, gradient = (jax.tree.unflatten(treedef, x) for x in (leaves, gradient))
         updates, outer = self.solver.outer.update(gradient, outer, params)

@@ -43,6 +43,10 @@ class AlternatingProjections(Solver):
         return EdgeIteration(EdgeSpace(problem), self._cycle, measure=measure)
 
     @property
+    def stacks(self) -> bool:
+        return super().stacks and self.extrapolate is None
+
+    @property
     def _extrapolation(self) -> Extrapolation | None:
         if self.extrapolate is None:
             return None

@@ -90,6 +90,10 @@ class ExtrapolatedProjections(Solver):
         return {v: move / losses for v, move in found.items()}, jnp.zeros((), problem.dtype)
 
     @property
+    def stacks(self) -> bool:
+        return False  # it visits layers and time steps one after the other
+
+    @property
     def rounds(self) -> int:
         return self.steps_per_update
 
