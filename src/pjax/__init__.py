@@ -7,6 +7,9 @@ each, and finds parameters that satisfy all constraints at once. No gradients.
 
 from pjax import nn as nn
 from pjax import optim as optim
+from pjax._profile import NodeCost as NodeCost
+from pjax._profile import Profile as Profile
+from pjax._profile import profile as profile
 from pjax._solve import NotConvergedError as NotConvergedError
 from pjax._solve import Solution as Solution
 from pjax._solve import Status as Status

@@ -356,6 +356,40 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
+# --- profile ---
+
+
+@app.command()
+def profile(
+    data: Annotated[str, typer.Option(help=f"Data set: {', '.join(datasets.names())}.")] = "digits",
+    model: Annotated[
+        str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")
+    ] = None,
+    widths: Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")] = None,
+    method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ep",
+    batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
+    sequence_length: Annotated[int, typer.Option(help="Characters in a window of text.")] = 64,
+) -> None:
+    """Show where the time of a step goes, node by node. For functions of your own: pjax.profile."""
+    import jax
+
+    import pjax
+    from pjax.experiments.loop import Loop
+
+    with _messages():
+        config = default_config(
+            data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
+        )
+        loop = Loop(config)
+        if not isinstance(loop.method, methods.Projections):
+            raise InputError(f"only projection methods can be profiled, got {method}")
+        x, y = loop.batch()
+        params = loop.model.init(jax.random.key(0))
+        scale, solver = loop.method.loss_scale, loop.method.solver
+        found = pjax.profile(lambda p: pjax.cross_entropy(loop.model.apply(p, x), y, scale), params, solver)
+        console.print(escape(str(found)), soft_wrap=True, highlight=False)
+
+
 # --- report ---
 
 

@@ -188,6 +188,11 @@ class Loop:
         state, losses = jax.lax.scan(batch, state, (first + jnp.arange(len(rows)), rows))
         return state, jnp.mean(losses)
 
+    def batch(self) -> tuple[jax.Array, jax.Array]:
+        """The first training samples, as the network sees them, and their labels."""
+        x, y = (a[: self.config.batch_size] for a in self._train_data)
+        return self._see(x), y
+
     def _see(self, x: jax.Array) -> jax.Array:
         """What the network sees of stored inputs."""
         return self.dataset.normalise(x).reshape(len(x), *self.shape)
