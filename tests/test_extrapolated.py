@@ -424,3 +424,24 @@ class TestErrors:
     def test_it_does_not_solve(self):
         with pytest.raises(pjax.PjaxError, match="take DouglasRachford or AlternatingProjections"):
             pjax.solve(TestOuter.LOSS, TestOuter.PARAMS, ExtrapolatedProjections())
+
+
+def test_parts_of_a_batch_add_up_to_the_whole():
+    """With optax's own accumulation as the outer optimiser."""
+    model, x, y = CASES["mlp"]
+    params = model.init(KEY)
+
+    def after(outer, parts):
+        optimizer, new = ExtrapolatedProjections(outer=outer), params
+        state = optimizer.init(params)
+        for part in np.split(np.arange(len(x)), parts):
+            new, state, _ = optimizer.update(
+                lambda p, part=part: pjax.cross_entropy(model.apply(p, x[part]), y[part]), new, state
+            )
+        return new
+
+    whole, split = after(optax.sgd(1.0), 1), after(optax.MultiSteps(optax.sgd(1.0), 2), 2)
+    for key in params:
+        # Each part has its own typical lengths, and the damping depends on them.
+        move = whole[key] - params[key]
+        np.testing.assert_allclose(split[key] - params[key], move, atol=0.01 * float(jnp.abs(move).max()))
