@@ -183,18 +183,13 @@ for _table in _TABLES:
 _LEVELS = [f"{size}{levels}" for size in ("1x128", "4x128") for levels in ("+q2", "+q4", "+q16", "")]
 _study("quantised", "mlp-mnist", ("ep", "adam", "dr"), _LEVELS)
 
+_SWEEPS = ("adam", "ep", "ep:softness=0.1", "ep:softness=1", "ep:reach=1", "ep:steps=4")
 _RECIPE = "metric=balanced:extrapolate=tensor:outer=adam"
 _study(
     "ablation",
     "mlp-mnist",
     (
-        "adam",
-        "ep",
-        "ep:softness=0.1",
-        "ep:softness=1",
-        "ep:reach=1",
-        "ep:loss_scale=1",
-        "ep:steps=4",
+        *_SWEEPS,
         "ap",
         "ap:metric=balanced",
         "ap:extrapolate=tensor",
@@ -219,13 +214,7 @@ _study(
     "ablation",
     "cnn-mnist",
     (
-        "adam",
-        "ep",
-        "ep:softness=0.1",
-        "ep:softness=1",
-        "ep:reach=1",
-        "ep:loss_scale=1",
-        "ep:steps=4",
+        *_SWEEPS,
         f"ap:{_RECIPE}:steps=20:loss_scale=2",
         "ap:metric=balanced:extrapolate=sample:outer=adam:steps=20:loss_scale=2",
         f"cp:{_RECIPE}:steps=1",
