@@ -3,13 +3,15 @@
 import abc
 import collections
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 
 from pjax import _trace as tracing
+from pjax import layout
 from pjax.check import check_finite, check_graph
 from pjax.errors import InputError
 from pjax.graph import Graph
@@ -51,6 +53,9 @@ class Solver(abc.ABC):
         stack: whether equal nodes that project together, such as layers or time steps, run as one batched
             operation. The result is the same. Not done where each node has numbers of its own: with another
             metric than ``"unit"``, and with extrapolation.
+        accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
+            add up what they ask of the parameters in every step: less memory, the same result. For
+            `AlternatingProjections` and `ExtrapolatedProjections`.
         check: whether to look for values that are not finite before each update outside `jit`.
         outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
             a gradient, and its updates are applied instead; its state is part of the optimiser's.
@@ -59,6 +64,10 @@ class Solver(abc.ABC):
     name: ClassVar[str]
     keeps_loops: ClassVar[bool] = False
     """Whether a scan is one node; otherwise its steps are nodes of their own."""
+    accumulates: ClassVar[bool] = False
+    """Whether it can go through a batch in parts."""
+    adds: ClassVar[bool] = False
+    """Whether what is asked of a node is the sum over its readers, so that parts may have nodes in common."""
 
     steps_per_update: int = 50
     consensus: Literal["paper", "exact"] = "paper"
@@ -66,6 +75,7 @@ class Solver(abc.ABC):
     constants: Literal["nodes", "fixed"] = "nodes"
     metric: Literal["unit", "balanced"] = "unit"
     stack: bool = True
+    accumulate: int = 1
     check: bool = True
     outer: Any = None
 
@@ -73,6 +83,13 @@ class Solver(abc.ABC):
         steps = self.steps_per_update
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise InputError(f"steps_per_update must be a whole number of at least 1, got {steps!r}")
+        parts = self.accumulate
+        if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
+            raise InputError(f"accumulate must be a whole number of at least 1, got {parts!r}")
+        if parts > 1 and not self.accumulates:
+            raise InputError(
+                f"{type(self).__name__} cannot go through a batch in parts; accumulate must be 1"
+            )
         check_option("consensus", self.consensus, ("paper", "exact"))
         check_option("edges", self.edges, ("implicit", "explicit"))
         check_option("constants", self.constants, ("nodes", "fixed"))
@@ -99,6 +116,18 @@ class Solver(abc.ABC):
         state = jax.lax.fori_loop(0, self.steps_per_update, lambda _, s: iteration.step(s), iteration.start())
         return iteration.parameters(state), iteration.neglected(state)
 
+    def moves_in_parts(
+        self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
+    ) -> tuple[dict[int, jax.Array], jax.Array]:
+        """The same as `moves` on a batch in parts, and the mean loss.
+
+        Args:
+            make: a problem from the constants of a part.
+            constants: of all parts, stacked.
+            parameters: the nodes of the parameters.
+        """
+        raise NotImplementedError
+
     @property
     def stacks(self) -> bool:
         """Whether equal nodes are stacked."""
@@ -117,15 +146,15 @@ class Solver(abc.ABC):
         return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32), outer)
 
     @overload
-    def update(self, fn: Callable[[P], Any], params: P) -> tuple[P, jax.Array]: ...
+    def update(self, fn: Callable[..., Any], params: P, *, batch: Any = None) -> tuple[P, jax.Array]: ...
 
     @overload
     def update(
-        self, fn: Callable[[P], Any], params: P, state: OptimizerState
+        self, fn: Callable[..., Any], params: P, state: OptimizerState, *, batch: Any = None
     ) -> tuple[P, OptimizerState, jax.Array]: ...
 
     def update(
-        self, fn: Callable[[P], Any], params: P, state: OptimizerState | None = None
+        self, fn: Callable[..., Any], params: P, state: OptimizerState | None = None, *, batch: Any = None
     ) -> tuple[P, jax.Array] | tuple[P, OptimizerState, jax.Array]:
         """Make `steps_per_update` steps on the constraints that a function states.
 
@@ -134,6 +163,8 @@ class Solver(abc.ABC):
                 closure in every call: functions that trace to the same graph share one compiled update.
             params: any pytree of floating-point arrays. Leaves that `fn` does not use come back unchanged.
             state: what `init` or the last update returned. May be left out where there is no outer optimiser.
+            batch: a pytree of arrays whose first axis is that of the samples. If given, the function is
+                called with it as its second argument, and with parts of it if the solver has ``accumulate``.
 
         Returns:
             The new parameters, the new state if one was given, and the mean loss of the *given*
@@ -144,18 +175,48 @@ class Solver(abc.ABC):
                 "an outer optimiser has a state: state = optimizer.init(params), then "
                 "params, state, loss = optimizer.update(fn, params, state)"
             )
-        traced = tracing.read(fn, params)
+        if batch is None and self.accumulate > 1:
+            raise InputError(
+                "to divide a batch, accumulate needs it as an argument: optimizer.update(fn, params,"
+                " batch=(x, y)), with a function of the parameters and the batch"
+            )
+        calls = [fn] if batch is None else [_on(fn, part) for part in _parts(batch, self.accumulate)]
+        traced = [tracing.read(call, params) for call in calls]
         leaves, treedef = jax.tree.flatten(params)
         if self.check:
-            check_finite(traced, leaves)
-        program = compiled(self, traced)
+            for part in traced:
+                check_finite(part, leaves)
+        program = compiled(self, traced[0])
+        if len(traced) > 1:
+            program.check_parts(traced)
         outer = () if state is None else state.outer
-        new, outer, loss, neglected = program.update(leaves, traced.constants, outer, treedef)
+        constants = tuple(part.constants for part in traced)
+        new, outer, loss, neglected = program.update(leaves, constants, outer, treedef)
         params = jax.tree.unflatten(treedef, new)
         if state is None:
             return params, loss
         worst = jnp.maximum(state.neglected, neglected.astype(jnp.float32))
         return params, OptimizerState(state.updates + 1, worst, outer), loss
+
+
+def _on(fn: Callable[..., Any], part: Any) -> Callable[[Any], Any]:
+    return lambda params: fn(params, part)
+
+
+def _parts(batch: Any, number: int) -> list[Any]:
+    """A batch divided along the first axis of its arrays."""
+    leaves, treedef = jax.tree.flatten(batch)
+    sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
+    if len(sizes) != 1 or () in sizes:
+        shapes = ", ".join(str(jnp.shape(leaf)) for leaf in leaves)
+        raise InputError(f"the arrays of a batch must agree in the length of their first axis; got {shapes}")
+    ((size,),) = sizes
+    if size % number:
+        raise InputError(f"a batch of {size} samples cannot be divided into accumulate={number} equal parts")
+    step = size // number
+    return [
+        jax.tree.unflatten(treedef, [leaf[i : i + step] for leaf in leaves]) for i in range(0, size, step)
+    ]
 
 
 def check_option(name: str, value: Any, allowed: tuple[str | None, ...]) -> None:
@@ -175,6 +236,8 @@ class Program:
         self.partition = stacked(partition) if solver.stacks else partition
         self.update = jax.jit(self._update, static_argnames="treedef")
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
+        self._checked: set[tuple[bool, ...]] = set()
+        self._graph = graph
 
     def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
         return Problem(
@@ -186,6 +249,28 @@ class Program:
             balanced=self.solver.metric == "balanced",
         )
 
+    def check_parts(self, parts: Sequence[tracing.Traced]) -> None:
+        """Refuse functions whose parts have operations in common, where that is not the same as the whole."""
+        first = parts[0]
+        if any(part.key != first.key for part in parts):
+            raise InputError("the parts of the batch lead to different graphs; accumulate needs equal ones")
+        columns = zip(*(part.constants for part in parts), strict=True)
+        varying = tuple(any(c is not column[0] for c in column) for column in columns)
+        if varying in self._checked:
+            return
+        known = {i for i, varies in enumerate(varying) if varies}
+        found: set[int] = set()
+        for node in self._graph.nodes:
+            exprs = [wire.expr for wire in node.inputs]
+            if any(e.constant in known or e.node in found for e in layout.walk(*exprs)):
+                found.add(node.index)
+            elif not (node.is_parameter or self.solver.adds):
+                raise InputError(
+                    f"{node.where()} does not depend on the batch, so its parts cannot share it: compute it"
+                    " outside, or leave accumulate at 1"
+                )
+        self._checked.add(varying)
+
     def moved(self, leaves: list[Any], moves: dict[int, jax.Array]) -> list[Any]:
         """The parameters after the given displacements."""
         return [
@@ -194,7 +279,7 @@ class Program:
         ]
 
     def _update(
-        self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any
+        self, leaves: list[Any], constants: tuple[tuple[Any, ...], ...], outer: Any, treedef: Any
     ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
         leaves, outer, loss, neglected = self._round(leaves, constants, outer, treedef)
 
@@ -210,12 +295,20 @@ class Program:
         return leaves, outer, loss, neglected
 
     def _round(
-        self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any
+        self, leaves: list[Any], constants: tuple[tuple[Any, ...], ...], outer: Any, treedef: Any
     ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
-        problem = self.problem(leaves, constants)
-        moves, neglected = self.solver.moves(problem)
+        if len(constants) == 1:
+            problem = self.problem(leaves, constants[0])
+            loss = problem.loss
+            moves, neglected = self.solver.moves(problem)
+        else:
+            parameters = [node.index for node in self.partition.graph.parameters]
+            stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *constants)
+            make = functools.partial(self.problem, leaves)
+            moves, loss = self.solver.moves_in_parts(make, stacks, parameters)
+            neglected = jnp.zeros_like(loss)
         if self.solver.outer is None:
-            return self.moved(leaves, moves), outer, problem.loss, neglected
+            return self.moved(leaves, moves), outer, loss, neglected
         # The moves themselves, and not a difference of parameters, in which small moves would be lost.
         gradient = [
             jnp.zeros_like(leaf) if move is None else -move.astype(jnp.result_type(leaf))
@@ -227,7 +320,7 @@ class Program:
             (leaf + update).astype(jnp.result_type(leaf))
             for leaf, update in zip(leaves, jax.tree.leaves(updates), strict=True)
         ]
-        return new, outer, problem.loss, neglected
+        return new, outer, loss, neglected
 
 
 _PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()

@@ -1,17 +1,20 @@
 """Alternating projections."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from pjax.edges import EdgeSpace, State
+from pjax.edges import EdgeSpace
+from pjax.edges import State as EdgeState
+from pjax.errors import InputError
 from pjax.extrapolation import Extrapolation
 from pjax.optim._iteration import EdgeIteration, Iteration
 from pjax.optim._solver import Solver, check_option
 from pjax.problem import Problem
-from pjax.sweep import Sweep
+from pjax.sweep import State, Sweep
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,7 @@ class AlternatingProjections(Solver):
     """
 
     name: ClassVar[str] = "AP"
+    accumulates: ClassVar[bool] = True
 
     extrapolate: Literal["tensor", "sample"] | None = None
 
@@ -42,6 +46,47 @@ class AlternatingProjections(Solver):
             return Sweep(problem, extrapolation=self._extrapolation, measure=measure)
         return EdgeIteration(EdgeSpace(problem), self._cycle, measure=measure)
 
+    def moves_in_parts(
+        self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
+    ) -> tuple[dict[int, jax.Array], jax.Array]:
+        """Exactly what the whole batch would do.
+
+        Within a step no node sees what another part asks of a parameter. So each part makes its step from the
+        same parameters, and these then are at the mean of where the parts would have them.
+        """
+        if self.edges != "implicit" or self.extrapolate:
+            raise InputError("accumulate needs implicit edges and no extrapolation")
+
+        def apart(state: Any) -> tuple[Any, Any]:
+            """Parameters, and the rest."""
+            mine = tuple({v: x for v, x in d.items() if v in parameters} for d in state[:2])
+            rest = tuple({v: x for v, x in d.items() if v not in parameters} for d in state[:2])
+            return mine, (*rest, state[2])
+
+        def begin(_: None, constants: Any) -> tuple[None, Any]:
+            problem = make(constants)
+            return None, (self.iteration(problem).start(), problem.loss)
+
+        _, (states, losses) = jax.lax.scan(begin, None, constants)
+        mine, rest = apart(states)
+        mine = jax.tree.map(lambda x: x[0], mine)
+
+        def step(_: Any, carry: Any) -> Any:
+            mine, rest = carry
+
+            def part(total: Any, given: Any) -> tuple[Any, Any]:
+                constants, (value, message, squared) = given
+                state = State(mine[0] | value, mine[1] | message, squared)
+                moved, rest = apart(self.iteration(make(constants)).step(state))
+                return jax.tree.map(jnp.add, total, moved), rest
+
+            total, rest = jax.lax.scan(part, jax.tree.map(jnp.zeros_like, mine), (constants, rest))
+            return jax.tree.map(lambda x: x / len(losses), total), rest
+
+        (value, message), _ = jax.lax.fori_loop(0, self.steps_per_update, step, (mine, rest))
+        ends = value | message
+        return {v: ends[v] for v in parameters}, jnp.mean(losses)
+
     @property
     def stacks(self) -> bool:
         return super().stacks and self.extrapolate is None
@@ -52,7 +97,7 @@ class AlternatingProjections(Solver):
             return None
         return Extrapolation(per_sample=self.extrapolate == "sample", parameters=self.outer is None)
 
-    def _cycle(self, space: EdgeSpace, z: State, measure: bool) -> tuple[State, jax.Array]:  # noqa: ARG002
+    def _cycle(self, space: EdgeSpace, z: EdgeState, measure: bool) -> tuple[EdgeState, jax.Array]:  # noqa: ARG002
         squared = jnp.zeros((), space.problem.dtype)
         for k in range(len(space.problem.partition.sets)):
             after, _, moved = space.project(k, z)

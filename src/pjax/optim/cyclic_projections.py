@@ -17,6 +17,7 @@ class CyclicProjections(AlternatingProjections):
     """
 
     name: ClassVar[str] = "CP"
+    accumulates: ClassVar[bool] = False
 
     def partition(self, graph: Graph) -> Partition:
         return cyclic_layers(graph)

@@ -1,0 +1,97 @@
+"""A batch in parts: the same result."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import pjax
+from pjax import optim
+from pjax.experiments import models
+
+KEY = jax.random.key(0)
+X, Y = jax.random.normal(KEY, (12, 6)), jnp.arange(12) % 3
+MODEL = models.MLP(6, [5, 5], 3)
+PARAMS = MODEL.init(KEY)
+
+
+def loss(params, batch):
+    x, y = batch
+    return pjax.cross_entropy(MODEL.apply(params, x), y)
+
+
+def after(solver, params=PARAMS, batch=(X, Y), fn=loss):
+    state = solver.init(params)
+    for _ in range(2):
+        params, state, value = solver.update(fn, params, state, batch=batch)
+    return params, value
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("options", [{}, {"consensus": "exact", "outer": optax.sgd(0.5)}, {"stack": False}])
+def test_parts_are_exact_for_alternating_projections(options):
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), PARAMS)
+    batch = X.astype(jnp.float64), Y
+    whole, value = after(optim.AlternatingProjections(steps_per_update=7, **options), params, batch)
+    for parts in (2, 3):
+        solver = optim.AlternatingProjections(steps_per_update=7, accumulate=parts, **options)
+        found, mean = after(solver, params, batch)
+        np.testing.assert_allclose(mean, value, rtol=1e-12)
+        for key in params:
+            assert float(jnp.abs(whole[key] - params[key]).max()) > 1e-4
+            np.testing.assert_allclose(found[key], whole[key], atol=1e-12, err_msg=key)
+
+
+def test_parts_of_extrapolated_projections():
+    whole, _ = after(optim.ExtrapolatedProjections(outer=optax.sgd(1.0)))
+    found, _ = after(optim.ExtrapolatedProjections(outer=optax.sgd(1.0), accumulate=3))
+    for key in PARAMS:  # each part has its own typical lengths, and the damping depends on them
+        np.testing.assert_allclose(found[key], whole[key], atol=0.02 * float(jnp.abs(whole[key]).max()))
+
+
+def test_a_batch_as_an_argument_is_the_same_as_in_a_closure():
+    solver = optim.DouglasRachford(steps_per_update=5)
+    given, value = solver.update(loss, PARAMS, batch=(X, Y))
+    closed, same = solver.update(lambda p: loss(p, (X, Y)), PARAMS)
+    assert value == same
+    jax.tree.map(np.testing.assert_array_equal, given, closed)
+
+
+def test_less_memory():
+    model = models.MLP(64, [256, 256], 10)
+    params = model.init(KEY)
+    batch = jnp.ones((2048, 64)), jnp.zeros(2048, int)
+
+    def bytes_of(parts):
+        solver = optim.AlternatingProjections(steps_per_update=3, accumulate=parts)
+        update = jax.jit(
+            lambda p, b: solver.update(
+                lambda p, b: pjax.cross_entropy(model.apply(p, b[0]), b[1]), p, batch=b
+            )
+        )
+        return update.lower(params, batch).compile().memory_analysis().temp_size_in_bytes
+
+    assert bytes_of(8) < 0.7 * bytes_of(1)
+
+
+def test_errors():
+    solver = optim.AlternatingProjections(accumulate=5)
+    with pytest.raises(pjax.PjaxError, match="12 samples cannot be divided into accumulate=5"):
+        solver.update(loss, PARAMS, batch=(X, Y))
+    with pytest.raises(pjax.PjaxError, match="accumulate needs it as an argument"):
+        solver.update(lambda p: loss(p, (X, Y)), PARAMS)
+    with pytest.raises(pjax.PjaxError, match="agree in the length of their first axis"):
+        solver.update(loss, PARAMS, batch=(X, Y[:3]))
+    with pytest.raises(pjax.PjaxError, match="accumulate must be a whole number"):
+        optim.AlternatingProjections(accumulate=0)
+    with pytest.raises(pjax.PjaxError, match="DouglasRachford cannot go through a batch in parts"):
+        optim.DouglasRachford(accumulate=2)
+
+    def shared(params, batch):
+        return pjax.squared_error(batch[0] @ pjax.quantize(params, 4), jnp.ones((len(batch[0]), 2)))
+
+    with pytest.raises(pjax.PjaxError, match=r"'quantize_.*does not depend on the batch"):
+        optim.AlternatingProjections(accumulate=3).update(shared, jnp.ones((6, 2)), batch=(X, Y))
+    optimizer = optim.ExtrapolatedProjections(accumulate=3)  # adds up what is asked, so it may
+    optimizer.update(shared, jnp.ones((6, 2)), optimizer.init(jnp.ones((6, 2))), batch=(X, Y))
