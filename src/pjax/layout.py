@@ -265,7 +265,7 @@ class Wire:
         """The sources whose numbers move to places that are computed: by indices or predicates."""
         found: set[int] = set()
         for e in walk(self.expr):
-            if e.call is not None and e.depends and len(e.call.data) < len(e.call.args):
+            if e.call is not None and e.depends and set(range(len(e.call.args))) - e.call.data:
                 found.update(nodes_of(e))
         return found
 
