@@ -337,10 +337,7 @@ def test_a_run_that_has_ended_leaves_no_data_behind() -> None:
     "settings",
     [
         {"method": "ap:metric=balanced:extrapolate=tensor:outer=adam:steps=5:loss_scale=1"},
-        {"method": "cp:extrapolate=sample:steps=2"},
-        {"method": "dr:metric=balanced:steps=5"},
         {"method": "ep:softness=0.1:reach=1:precision=bfloat16"},
-        {"method": "adam:precision=bfloat16"},
         {"method": "ep", "levels": 2},
         {"method": "adam", "levels": 2},
     ],

@@ -80,17 +80,22 @@ def _ask(problem: Problem, node: Node, goal: jax.Array, softness: float) -> Sequ
             problem.inputs[node.index],
             problem.points[node.index],
             goal,
-            functools.partial(_ask_body, softness),
+            functools.partial(_ask_body, softness, problem.fixed_constants),
         )
     return _project(problem, node, goal, softness)
 
 
 def _ask_body(
-    softness: float, graph: Graph, constants: Sequence[Any], leaves: Sequence[Any], goals: Sequence[jax.Array]
+    softness: float,
+    fixed_constants: bool,
+    graph: Graph,
+    constants: Sequence[Any],
+    leaves: Sequence[Any],
+    goals: Sequence[jax.Array],
 ) -> list[jax.Array]:
     """What one step of a loop asks of its leaves, given what is asked of its outputs."""
     order = Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
-    problem = Problem(order, constants, leaves)
+    problem = Problem(order, constants, leaves, fixed_constants=fixed_constants)
     found = _sweep(problem, softness, 1.0, problem.asked(goals))
     return [
         jnp.zeros(jnp.shape(leaf), problem.dtype) if v is None else found[v]

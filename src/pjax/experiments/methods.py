@@ -5,6 +5,7 @@ pytree of arrays, so that one loop compiles, times and saves any of them.
 """
 
 import abc
+import contextlib
 import dataclasses
 import difflib
 from collections.abc import Callable
@@ -141,7 +142,9 @@ PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32", "bfloat16": "bfloat
 
 def products(precision: str | None) -> Any:
     """A context in which products have a precision; by default the device's own."""
-    return jax.default_matmul_precision(None if precision is None else PRECISIONS[precision])
+    if precision is None:
+        return contextlib.nullcontext()
+    return jax.default_matmul_precision(PRECISIONS[precision])
 
 
 def evaluated(model: nn.Module, params: Params, x: jax.Array, precision: str | None) -> jax.Array:
