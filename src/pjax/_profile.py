@@ -19,6 +19,7 @@ from pjax.graph import Node
 from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
 from pjax.optim._solver import Program, compiled
 from pjax.optim.douglas_rachford import _Reflecting
+from pjax.primitives import Target
 from pjax.problem import Problem
 
 
@@ -155,10 +156,9 @@ def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any
 
 def _moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, edges: Any) -> Any:
     if isinstance(solver, ExtrapolatedProjections):
-        if node.is_target:
-            shift = problem.push(node.index, 0, values)
-            assert shift is not None
-            return problem.displace(node, (shift,), None)[0]
+        if isinstance(node.rule, Target):
+            predictions, labels = problem.inputs[node.index]
+            return node.rule.ask(predictions + problem.push(node.index, 0, values), labels, solver.reach)
         moves: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
     elif edges is not None:
         after, moved = edges.displaced(problem, node, goal)

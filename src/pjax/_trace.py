@@ -17,7 +17,6 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from pjax import layout
 from pjax.contraction import Convolution, DotGeneral
@@ -240,16 +239,7 @@ class _Builder:
         steps = range(p["length"])
         ys: list[list[Expr]] = []
         for t in reversed(steps) if p["reverse"] else steps:
-            now = [
-                layout.apply(
-                    "slice",
-                    functools.partial(lax.index_in_dim, index=t, keepdims=False),
-                    x,
-                    key=("index", t, 0),
-                )
-                for x in xs
-            ]
-            outs = self._inline(p["jaxpr"], [*fixed, *state, *now])
+            outs = self._inline(p["jaxpr"], [*fixed, *state, *(layout.index(x, t) for x in xs)])
             state = outs[:carry]
             ys.append(outs[carry:])
         if p["reverse"]:
@@ -257,11 +247,7 @@ class _Builder:
         if not ys:  # no steps at all
             empty = [np.zeros(_aval(v).shape, _aval(v).dtype) for v in eqn.outvars[carry:]]
             return [*state, *map(layout.literal, empty)]
-        stacked = [
-            layout.apply("concatenate", lambda *y: jnp.stack(y), *y, key=("stack",))
-            for y in zip(*ys, strict=True)
-        ]
-        return [*state, *stacked]
+        return [*state, *(layout.stack(*y) for y in zip(*ys, strict=True))]
 
     def _loop(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr] | None:
         """A scan as one node; None if it holds targets, or states that are not floating-point numbers."""

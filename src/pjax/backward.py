@@ -36,7 +36,7 @@ from pjax.loop import Loop
 from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Sum, SumRelu, Target
 from pjax.primitives.dot import multiplier
-from pjax.problem import TINY, Problem, balance
+from pjax.problem import TINY, Problem, add, balance
 
 
 def sweep(problem: Problem, softness: float, reach: float) -> dict[int, jax.Array]:
@@ -65,8 +65,7 @@ def _sweep(
         else:
             moves = _ask(problem, node, wanted.pop(node.index), softness)
         for i, total in enumerate(moves):
-            for source, part in problem.pull(node.index, i, total):
-                wanted[source] = wanted[source] + part if source in wanted else part
+            add(wanted, problem.pull(node.index, i, total))
     still = {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.parameters}
     return {v: wanted.get(v, zero) for v, zero in still.items()}
 

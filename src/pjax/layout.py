@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 # Layout equations, with the positions of the operands that carry values. The others (indices,
 # predicates) steer the movement and must be constant. `None`: every operand carries values.
@@ -129,6 +130,21 @@ def apply(name: str, fn: Callable[..., Any], *args: Expr, line: str = "", key: A
     call = Call(name, lambda *xs: (fn(*xs),), args, frozenset(range(len(args))), key)
     depends, after = any(a.depends for a in args), any(a.after for a in args)
     return Expr(out.shape, out.dtype, line, depends, after, call)
+
+
+STACK = ("stack",)
+"""The key of `stack`."""
+
+
+def stack(*args: Expr) -> Expr:
+    """Expressions along a new first axis."""
+    return apply("concatenate", lambda *xs: jnp.stack(xs), *args, key=STACK)
+
+
+def index(expr: Expr, place: int, axis: int = 0) -> Expr:
+    """One entry along an axis."""
+    fn = functools.partial(lax.index_in_dim, index=place, axis=axis, keepdims=False)
+    return apply("slice", fn, expr, key=("index", place, axis))
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:

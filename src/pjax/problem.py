@@ -46,6 +46,12 @@ def total_squares(arrays: Iterable[jax.Array]) -> jax.Array:
     return functools.reduce(operator.add, ((a * a).sum() for a in arrays), jnp.zeros(()))
 
 
+def add(totals: dict[int, Any], parts: Iterable[tuple[int, Any]]) -> None:
+    """Add what belongs to nodes to what there is for them."""
+    for v, part in parts:
+        totals[v] = totals[v] + part if v in totals else part
+
+
 def _sum_if(whole: bool, x: jax.Array) -> jax.Array:
     return x.sum() if whole else x
 
@@ -196,8 +202,7 @@ class Problem:
         totals: dict[int, Any] = {n.index: 0 for n in self.graph.nodes if not n.is_target}
         for place, wiring in self.wirings.items():
             counts = wiring.counts(self.edge_counts[place])
-            for s, count in zip(wiring.wire.sources, counts, strict=True):
-                totals[s] = totals[s] + count
+            add(totals, zip(wiring.wire.sources, counts, strict=True))
         return {v: condensed(x) if isinstance(x, np.ndarray) else x for v, x in totals.items()}
 
     def mean(self, v: int, total: jax.Array) -> jax.Array:
@@ -252,8 +257,7 @@ class Problem:
         for expr, goal in zip(self.graph.outputs, goals, strict=True):
             wire = Wire.of(expr)
             if not wire.constant:
-                for s, part in zip(wire.sources, self._wiring(wire).pull(goal), strict=True):
-                    wanted[s] = wanted[s] + part if s in wanted else part
+                add(wanted, zip(wire.sources, self._wiring(wire).pull(goal), strict=True))
         return wanted
 
     def scale(self, v: int, i: int) -> float | jax.Array:

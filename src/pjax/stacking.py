@@ -248,9 +248,9 @@ class _Stacker:
                 u, p = self._unit_of[expr.node]
                 new = self._outputs[u]
                 if len(self._units[u]) > 1:
-                    new = _index(new, p, self._forms[u][3])
+                    new = layout.index(new, p, self._forms[u][3])
             elif expr.call is not None and expr.depends:
-                if expr.call.key == STACK:
+                if expr.call.key == layout.STACK:
                     new = self._stack(expr.call.args)
                 elif any(self._translated[id(arg)] is not arg for arg in expr.call.args):
                     args = tuple(self._translated[id(arg)] for arg in expr.call.args)
@@ -323,7 +323,7 @@ class _Stacker:
         if len({self._signature(expr) for expr in exprs}) == 1:
             return self._translate(first), False
         if not first.depends:
-            return layout.apply("concatenate", _stack_arrays, *exprs, key=STACK), True
+            return layout.stack(*exprs), True
         if first.node is not None:
             u, p = self._unit_of[first.node]
             return _slice(self._outputs[u], p, len(exprs), len(self._units[u]), self._forms[u][3]), True
@@ -343,14 +343,6 @@ class _Stacker:
         return Expr(shape, first.dtype, first.line, True, first.after, call, first.index), True
 
 
-STACK = ("stack",)
-"""The key of a call that stacks its arguments along a new first axis."""
-
-
-def _stack_arrays(*arrays: jax.Array) -> jax.Array:
-    return jnp.stack(arrays)
-
-
 def _concatenate(*arrays: jax.Array) -> jax.Array:
     return jnp.concatenate(arrays)
 
@@ -362,11 +354,6 @@ def _mapped(fn: Callable[..., Sequence[Any]], axes: tuple[int | None, ...], *arg
 def _repeat(expr: Expr, times: int) -> Expr:
     shape = (times, *expr.shape)
     return layout.apply("broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr, key=("repeat", times))
-
-
-def _index(expr: Expr, place: int, axis: int) -> Expr:
-    fn = functools.partial(lax.index_in_dim, index=place, axis=axis, keepdims=False)
-    return layout.apply("slice", fn, expr, key=("index", place, axis))
 
 
 def _slice(expr: Expr, start: int, length: int, total: int, axis: int) -> Expr:

@@ -10,14 +10,14 @@ numbers for every scalar of every node are the whole state, exactly:
 At the end of a cycle one of the two is enough for most nodes, and always for two sets.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from pjax.extrapolation import Extrapolation
-from pjax.problem import Moves, Problem
+from pjax.problem import Moves, Problem, add
 
 
 class State(NamedTuple):
@@ -54,11 +54,6 @@ def _end(moves: Moves) -> jax.Array:
     if moves.output is None:
         return messages[0]
     return next((m for m in messages if m.size <= 8 * moves.output.size), moves.output)
-
-
-def _add(totals: dict[int, jax.Array], parts: Iterable[tuple[int, jax.Array]]) -> None:
-    for v, part in parts:
-        totals[v] = totals[v] + part if v in totals else part
 
 
 class Sweep:
@@ -114,9 +109,9 @@ class Sweep:
                 if moves.output is not None:
                     value[v] = message[v] = message[v] + moves.output
                 for i, total in enumerate(moves.inputs):
-                    _add(pulled, problem.pull(v, i, total))
+                    add(pulled, problem.pull(v, i, total))
                     if self._extrapolation and total is not None:
-                        _add(squares, self._squares(problem, v, i, moves))
+                        add(squares, self._squares(problem, v, i, moves))
             for s, total in pulled.items():
                 mean = problem.mean(s, total)
                 if self._extrapolation:

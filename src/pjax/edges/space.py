@@ -16,7 +16,7 @@ from pjax.edges.stored import Stored
 from pjax.extrapolation import Extrapolation
 from pjax.graph import Graph, Node
 from pjax.linear import Linear
-from pjax.problem import Problem
+from pjax.problem import Problem, add
 
 Edges: TypeAlias = Stored | Split | Factored
 State: TypeAlias = dict[int, Edges]
@@ -110,9 +110,8 @@ class EdgeSpace:
         wanted = set(nodes)
         totals: dict[int, jax.Array] = {}
         for r, i in sorted({pair for v in nodes for pair in problem.graph.readers[v]}):
-            for s, part in problem.pull(r, i, state[r].sums(problem, problem.graph.nodes[r], i)):
-                if s in wanted:
-                    totals[s] = totals[s] + part if s in totals else part
+            parts = problem.pull(r, i, state[r].sums(problem, problem.graph.nodes[r], i))
+            add(totals, ((s, part) for s, part in parts if s in wanted))
         return {v: problem.mean(v, total) for v, total in totals.items()}
 
     def project(self, k: int, state: State) -> Projected:
@@ -153,8 +152,7 @@ class EdgeSpace:
                     total = move**power
                     if isinstance(node.rule, Contraction):
                         total = node.rule.gather(i, total)
-                    for s, part in problem.pull(v, i, total, power):
-                        totals[s] = totals[s] + part if s in totals else part
+                    add(totals, problem.pull(v, i, total, power))
         more: dict[int, jax.Array] = {}
         for s, total in sums[1].items():
             mean, count = problem.mean(s, total), jnp.maximum(sums[0][s], 1)

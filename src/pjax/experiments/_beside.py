@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pjax.experiments import methods, paper
-from pjax.experiments._words import method_label, spell
+from pjax.experiments._words import MISSING
 from pjax.experiments.results import Run
 
 FRACTION = 0.97
@@ -23,7 +23,6 @@ EXPLANATION = (
     f"To {FRACTION:.0%}: until the mean test accuracy is that much of Adam's at the end; – where it never is."  # noqa: RUF001
 )
 _BEST = ("dr", "ap", "cp")
-_MISSING = "–"  # noqa: RUF001
 
 
 def reference(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -43,50 +42,38 @@ def reached(run: Run, accuracy: float) -> tuple[int, float] | None:
 
 
 def header(study: str) -> list[str]:
-    """The titles of the columns."""
-    columns = ["Architecture", "Method", "Test (%)", "minus Adam", "Train (%)", f"Batches to {FRACTION:.0%}"]
+    """The titles of the columns, after architecture and method."""
+    columns = ["Test (%)", "minus Adam", "Train (%)", f"Batches to {FRACTION:.0%}"]
     if study in TIMED:
         columns += [f"Seconds to {FRACTION:.0%}", "ms/batch"]
     return [*columns, "Paper's best projection (%)"] if study == "learning" else columns
 
 
-def row(run: Run, runs: Sequence[Run], study: str) -> list[str]:
-    """The cells of a run, without the name of its architecture."""
+def cells(run: Run, runs: Sequence[Run], study: str) -> list[str]:
+    """The cells of a run, after architecture and method."""
     adam = reference(run, runs)
     final = None if adam is None or not adam.checks else float(np.nanmean(adam.checks[-1].test))
     test, train = run.test, run.train
     apart = adam is not None and adam is not run and adam.test is not None and test is not None
-    cells = [
-        method_label(run.method),
-        _MISSING if test is None else f"{test.mean:.2f} ± {test.std:.2f}",
+    found = [
+        MISSING if test is None else f"{test.mean:.2f} ± {test.std:.2f}",
         f"{test.mean - adam.test.mean:+.2f}".replace("-", "−") if apart else "",  # type: ignore[union-attr]  # noqa: RUF001
-        _MISSING if train is None else f"{train.mean:.1f}",
+        MISSING if train is None else f"{train.mean:.1f}",
     ]
     when = None if final is None else reached(run, FRACTION * final)
-    cells.append(_MISSING if when is None else f"{when[0]:,}")
+    found.append(MISSING if when is None else f"{when[0]:,}")
     if study in TIMED:
         per_batch = (
             None if run.ms_per_step is None else run.ms_per_step.mean * int(run.config["steps_per_batch"])
         )
-        cells.append(_MISSING if when is None else f"{when[1]:.3g}")
-        cells.append(_MISSING if per_batch is None else f"{per_batch:.3g}")
+        found.append(MISSING if when is None else f"{when[1]:.3g}")
+        found.append(MISSING if per_batch is None else f"{per_batch:.3g}")
     if study == "learning":
-        cells.append(_papers_best(run) if run.method == "ep" else "")
-    return cells
+        found.append(_papers_best(run) if run.method == "ep" else "")
+    return found
 
 
 def _papers_best(run: Run) -> str:
     found = [paper.lookup(run.data, run.model, run.architecture, name) for name in _BEST]
     best = max((row.test.mean for row in found if row is not None), default=None)
-    return _MISSING if best is None else f"{best:.1f}"
-
-
-def rows(runs: Sequence[Run], study: str) -> list[list[str]]:
-    """All rows, the name of an architecture in the first of its."""
-    found = []
-    last = None
-    for run in runs:
-        name = spell(run.architecture)
-        found.append(["" if name == last else name, *row(run, runs, study)])
-        last = name
-    return found
+    return MISSING if best is None else f"{best:.1f}"

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pjax.experiments import _beside, depth, paper
-from pjax.experiments._words import describe, method_label, seeds_in_words, spell
+from pjax.experiments._words import MISSING, describe, method_label, seeds_in_words, spell
 from pjax.experiments.methods import projects
 from pjax.experiments.results import Run, Spread
 
-MISSING = "–"  # noqa: RUF001
 METRICS = {
     "test": "Test (%)",
     "train": "Train (%)",
@@ -285,15 +284,17 @@ def markdown(
 
 def _grid(table: Table) -> tuple[list[str], list[list[str]]]:
     """Header and rows."""
-    if table.study:
-        return _beside.header(table.study), _beside.rows(table.runs, table.study)
     header = ["Architecture", "Method"]
-    for metric, title in METRICS.items():
-        header += [title, "paper", "diff."] if metric == "test" else [title, "paper"]
+    if table.study:
+        header += _beside.header(table.study)
+    else:
+        for metric, title in METRICS.items():
+            header += [title, "paper", "diff."] if metric == "test" else [title, "paper"]
     rows = []
     for name, runs in table.architectures:
         for index, run in enumerate(runs):
-            rows.append([spell(name) if index == 0 else "", table.label(run), *_cells(run)])
+            cells = _beside.cells(run, table.runs, table.study) if table.study else _cells(run)
+            rows.append([spell(name) if index == 0 else "", table.label(run), *cells])
     return header, rows
 
 
@@ -380,10 +381,10 @@ def latex(tables: Sequence[Table], studies: Sequence[Study] = ()) -> str:
 
 
 def _latex_runs(table: Table) -> str:
+    text = " ".join([f"{table.title}.", caption(table), *notes(table)])
     if table.study:
         header, rows = _grid(table)
         body = [_latex_row(header), r"\midrule", *map(_latex_row, rows)]
-        text = " ".join([f"{table.title}.", caption(table), *notes(table)])
         return _latex_float(table.name, text, "ll" + "r" * (len(header) - 2), body)
     above, rules, below, column = ["", ""], [], ["Architecture", "Method"], 3
     for metric, title in METRICS.items():
@@ -398,7 +399,6 @@ def _latex_runs(table: Table) -> str:
         for index, run in enumerate(runs):
             first = rf"\multirow{{{len(runs)}}}{{*}}{{{escape(spell(name))}}}" if index == 0 else ""
             body.append(f"{first} & {_latex_row([table.label(run), *_cells(run)])}")
-    text = " ".join([f"{table.title}.", caption(table), *notes(table)])
     return _latex_float(table.name, text, "ll" + "r" * (column - 3), body)
 
 

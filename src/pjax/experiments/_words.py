@@ -5,6 +5,9 @@ from collections.abc import Iterable, Sequence
 from pjax.experiments import methods, paper
 from pjax.experiments.results import Run
 
+MISSING = "–"  # noqa: RUF001
+"""What stands in a table where there is no number."""
+
 
 def method_label(name: str, *, short: bool = False) -> str:
     """What a method is called, in full or short enough for the end of a line.

@@ -383,10 +383,9 @@ def profile(
         loop = Loop(config)
         if not isinstance(loop.method, methods.Projections):
             raise InputError(f"only projection methods can be profiled, got {method}")
-        x, y = loop.batch()
         params = loop.model.init(jax.random.key(0))
-        scale, solver = loop.method.loss_scale, loop.method.solver
-        found = pjax.profile(lambda p: pjax.cross_entropy(loop.model.apply(p, x), y, scale), params, solver)
+        with methods.products(loop.method.precision):
+            found = pjax.profile(loop.method.loss(loop.model, *loop.batch()), params, loop.method.solver)
         console.print(escape(str(found)), soft_wrap=True, highlight=False)
 
 

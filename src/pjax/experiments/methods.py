@@ -87,14 +87,21 @@ class Projections(Method):
         y: jax.Array,
         key: jax.Array,  # noqa: ARG002
     ) -> tuple[State, jax.Array]:
-        def loss(params: Params) -> jax.Array:
-            logits = evaluated(model, params, x, self.precision)
-            losses: jax.Array = pjax.cross_entropy(logits, y, self.loss_scale, self.prox)
-            return losses
-
+        loss = self.loss(model, x, y)
         with products(self.precision):
             params, optimizer, value = self.solver.update(loss, state["params"], state["optimizer"])
         return {"params": params, "optimizer": optimizer}, value
+
+    def loss(self, model: nn.Module, x: jax.Array, y: jax.Array) -> Callable[[Params], jax.Array]:
+        """The function of the parameters that is projected, on one batch."""
+
+        def losses(params: Params) -> jax.Array:
+            found: jax.Array = pjax.cross_entropy(
+                evaluated(model, params, x, self.precision), y, self.loss_scale, self.prox
+            )
+            return found
+
+        return losses
 
 
 @dataclasses.dataclass(frozen=True)

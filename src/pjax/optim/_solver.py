@@ -119,14 +119,25 @@ class Solver(abc.ABC):
     def moves_in_parts(
         self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
     ) -> tuple[dict[int, jax.Array], jax.Array]:
-        """The same as `moves` on a batch in parts, and the mean loss.
+        """How far the parameters move in one round on a batch in parts, and the mean loss.
+
+        This is the mean over the parts: right for methods that add up what is asked of a parameter.
 
         Args:
             make: a problem from the constants of a part.
             constants: of all parts, stacked.
             parameters: the nodes of the parameters.
         """
-        raise NotImplementedError
+
+        def part(totals: Any, constants: Any) -> tuple[Any, jax.Array]:
+            problem = make(constants)
+            moves, _ = self.moves(problem)
+            return {v: totals[v] + moves[v] for v in parameters}, problem.loss
+
+        shapes = jax.eval_shape(lambda c: self.moves(make(c))[0], jax.tree.map(lambda c: c[0], constants))
+        nothing = {v: jnp.zeros(shapes[v].shape, shapes[v].dtype) for v in parameters}
+        totals, losses = jax.lax.scan(part, nothing, constants)
+        return {v: total / len(losses) for v, total in totals.items()}, jnp.mean(losses)
 
     @property
     def stacks(self) -> bool:

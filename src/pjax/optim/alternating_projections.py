@@ -40,6 +40,8 @@ class AlternatingProjections(Solver):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_option("extrapolate", self.extrapolate, (None, "tensor", "sample"))
+        if self.accumulate > 1 and (self.edges != "implicit" or self.extrapolate):
+            raise InputError("accumulate needs implicit edges and no extrapolation")
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         if self.edges == "implicit":
@@ -54,8 +56,6 @@ class AlternatingProjections(Solver):
         Within a step no node sees what another part asks of a parameter. So each part makes its step from the
         same parameters, and these then are at the mean of where the parts would have them.
         """
-        if self.edges != "implicit" or self.extrapolate:
-            raise InputError("accumulate needs implicit edges and no extrapolation")
 
         def apart(state: Any) -> tuple[Any, Any]:
             """Parameters, and the rest."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -91,21 +90,6 @@ class ExtrapolatedProjections(Solver):
         losses = backward.copies(problem)
         found = backward.sweep(problem, self.softness, self.reach)
         return {v: move / losses for v, move in found.items()}, jnp.zeros((), problem.dtype)
-
-    def moves_in_parts(
-        self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
-    ) -> tuple[dict[int, jax.Array], jax.Array]:
-        """The mean over the parts. Typical lengths are those of each part."""
-
-        def part(totals: Any, constants: Any) -> tuple[Any, jax.Array]:
-            problem = make(constants)
-            moves, _ = self.moves(problem)
-            return {v: totals[v] + moves[v] for v in parameters}, problem.loss
-
-        shapes = jax.eval_shape(lambda c: self.moves(make(c))[0], jax.tree.map(lambda c: c[0], constants))
-        nothing = {v: jnp.zeros(shapes[v].shape, shapes[v].dtype) for v in parameters}
-        totals, losses = jax.lax.scan(part, nothing, constants)
-        return {v: total / len(losses) for v, total in totals.items()}, jnp.mean(losses)
 
     @property
     def stacks(self) -> bool:
