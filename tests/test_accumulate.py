@@ -82,6 +82,11 @@ def test_errors():
         solver.update(lambda p: loss(p, (X, Y)), PARAMS)
     with pytest.raises(pjax.PjaxError, match="agree in the length of their first axis"):
         solver.update(loss, PARAMS, batch=(X, Y[:3]))
+    for empty in ((), (X[:0], Y[:0])):
+        with pytest.raises(pjax.PjaxError, match="the batch is empty"):
+            solver.update(loss, PARAMS, batch=empty)
+    with pytest.raises(pjax.PjaxError, match="accumulate needs implicit edges and no extrapolation"):
+        optim.AlternatingProjections(accumulate=2, extrapolate="tensor")
     with pytest.raises(pjax.PjaxError, match="accumulate must be a whole number"):
         optim.AlternatingProjections(accumulate=0)
     with pytest.raises(pjax.PjaxError, match="DouglasRachford cannot go through a batch in parts"):

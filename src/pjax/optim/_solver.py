@@ -218,6 +218,8 @@ def _parts(batch: Any, number: int) -> list[Any]:
     """A batch divided along the first axis of its arrays."""
     leaves, treedef = jax.tree.flatten(batch)
     sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
+    if not sizes or (0,) in sizes:
+        raise InputError("the batch is empty: there is nothing to project. Skip it, or drop the last one")
     if len(sizes) != 1 or () in sizes:
         shapes = ", ".join(str(jnp.shape(leaf)) for leaf in leaves)
         raise InputError(f"the arrays of a batch must agree in the length of their first axis; got {shapes}")
