@@ -217,8 +217,6 @@ _study(
         *_SWEEPS,
         f"ap:{_RECIPE}:steps=20:loss_scale=2",
         "ap:metric=balanced:extrapolate=sample:outer=adam:steps=20:loss_scale=2",
-        f"cp:{_RECIPE}:steps=1",
-        f"cp:{_RECIPE}:steps=4",
     ),
     ("4x16+skip",),
     600,

@@ -5,6 +5,7 @@ results, a file is the same, byte for byte.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,6 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import paper
 from pjax.experiments._drawing import (
-    INK,
     Label,
     accuracy_scale,
     band,
@@ -111,7 +111,7 @@ def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None
 
 @styled
 def accuracies(runs: Sequence[Run]) -> Any:
-    """Test accuracy of every run of a study: a bar for each, grouped by architecture."""
+    """Test accuracy of every run of a study: a line with a point for each, grouped by architecture."""
     runs = [run for run in _started(runs) if run.test is not None]
     if not runs:
         raise InputError("no run has ended yet: nothing to plot")
@@ -120,21 +120,31 @@ def accuracies(runs: Sequence[Run]) -> Any:
     figure, (axis,) = panels(
         1, f"{describe(runs)}: test accuracy", about(runs), width=13.0, height=height, share=False
     )
+    tests = [run.test for run in runs if run.test is not None]
+    low = 10 * math.floor((min(test.mean - test.std for test in tests) - 1) / 10)
+    width = max([len(method_label(run.method)) for run in runs] + [1.6 * len(spell(name)) for name in names])
+    share = min(width / 140 + 0.03, 0.7)  # of the figure, for the names: 140 characters would fill it
+    right = 100 + 0.06 * (100 - low)
+    axis.set_xlim((low - share * right) / (1 - share), right)
+    to_the_left = {"xytext": (-10, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
     place = 0.0
     for name in names:
-        axis.text(0, place, spell(name), va="center", fontweight="bold")
+        axis.annotate(spell(name), (low, place), **to_the_left, fontweight="bold")
         for run in sort_methods(run for run in runs if run.architecture == name):
             place += 1
             assert run.test is not None
-            how = look(run.method)
-            axis.barh(place, run.test.mean, xerr=run.test.std, color=how.colour, height=0.72, ecolor=INK)
-            label = f"{method_label(run.method)}  {run.test.mean:.1f}"
-            axis.text(run.test.mean + 1.5, place, label, va="center", fontsize=12)
+            colour = look(run.method).colour
+            axis.errorbar(run.test.mean, place, xerr=run.test.std, color=colour, fmt="o", ms=8, lw=2.5)
+            axis.annotate(method_label(run.method), (low, place), **to_the_left, fontsize=12)
+            at = (run.test.mean + run.test.std, place)
+            said = f"{run.test.mean:.1f}"
+            axis.annotate(said, at, (9, 0), textcoords="offset points", va="center", fontsize=12)
         place += 1.3
     axis.set_ylim(place - 0.6, -0.8)
     axis.set_yticks([])
-    axis.set_xlim(0, 100)
-    axis.set_xlabel("test accuracy (%)")
+    axis.set_xticks(range(low, 101, 5 if low >= 60 else 10))
+    axis.spines["left"].set_visible(False)
+    axis.set_xlabel("test accuracy (%)", x=(1 + share) / 2)
     return figure
 
 
