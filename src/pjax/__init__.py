@@ -7,6 +7,7 @@ each, and finds parameters that satisfy all constraints at once. No gradients.
 
 from pjax import nn as nn
 from pjax import optim as optim
+from pjax import sets as sets
 from pjax._profile import NodeCost as NodeCost
 from pjax._profile import Profile as Profile
 from pjax._profile import profile as profile
@@ -29,6 +30,7 @@ from pjax.errors import UnsupportedEquationError as UnsupportedEquationError
 from pjax.numpy import add as add
 from pjax.numpy import broadcast_to as broadcast_to
 from pjax.numpy import concatenate as concatenate
+from pjax.numpy import constrain as constrain
 from pjax.numpy import conv as conv
 from pjax.numpy import conv_patch as conv_patch
 from pjax.numpy import cross_entropy as cross_entropy

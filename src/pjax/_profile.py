@@ -157,8 +157,8 @@ def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any
 def _moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, edges: Any) -> Any:
     if isinstance(solver, ExtrapolatedProjections):
         if isinstance(node.rule, Target):
-            predictions, labels = problem.inputs[node.index]
-            return node.rule.ask(predictions + problem.push(node.index, 0, values), labels, solver.reach)
+            predictions, *labels = problem.inputs[node.index]
+            return node.rule.ask(solver.reach, predictions + problem.push(node.index, 0, values), *labels)
         moves: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
     elif edges is not None:
         after, moved = edges.displaced(problem, node, goal)

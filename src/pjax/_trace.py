@@ -26,6 +26,7 @@ from pjax.layout import Call, Expr, Wire
 from pjax.loop import Loop
 from pjax.losses import SquaredError
 from pjax.primitives import Dot, Max, Primitive, Sum, SumRelu, Target
+from pjax.sets import Constrain, Member
 from pjax.windows import windows
 
 _HERE = os.path.join(os.path.dirname(__file__), "")
@@ -508,6 +509,11 @@ def _reduce_window(builder: _Builder, eqn: jex.JaxprEqn, args: list[Expr]) -> Ex
 
 def _apply(builder: _Builder, eqn: jex.JaxprEqn, args: list[Expr]) -> Expr:
     rule, out = eqn.params["rule"], _out(eqn)
+    if isinstance(rule, Constrain) and any(a.depends for a in args[1:]):
+        raise GraphError(
+            f"the set of {rule.name!r}{_at(eqn)} depends on a parameter: its bounds, radii and known values must"
+            " be constant. Constrain a difference or a product instead, such as x - bound to be non-negative"
+        )
     if isinstance(rule, Primitive):
         return builder.operation(rule, *args, **out)
     predictions, labels = args
@@ -573,10 +579,12 @@ def register_equation(name: str, rule: Primitive | Callable[..., Primitive]) -> 
 
 def _finish(builder: _Builder, leaves: list[int], outputs: list[Expr]) -> Graph:
     """Fuse, drop what no target needs, and number the nodes again."""
+    outputs = _with_members(builder, outputs)
     if not any(n.is_target for n in builder.nodes):
         raise GraphError(
             "the function has no target: nothing says what its output should be. End it with a loss, such as"
-            " pjax.cross_entropy(logits, labels) or pjax.squared_error(output, values)"
+            " pjax.cross_entropy(logits, labels) or pjax.squared_error(output, values), or with a value in a set,"
+            " pjax.constrain(output, set)"
         )
     for i, out in enumerate(outputs):
         if out.depends and not out.after:
@@ -585,6 +593,27 @@ def _finish(builder: _Builder, leaves: list[int], outputs: list[Expr]) -> Graph:
                 " not come from a target. Return losses only, or end it with one"
             )
     return _needed(_fuse(builder.nodes, outputs), leaves, outputs)
+
+
+def _with_members(builder: _Builder, outputs: list[Expr]) -> list[Expr]:
+    """The outputs, with those that are values in sets as targets that ask for that."""
+    asked: dict[int, Expr] = {}
+    found: list[Expr] = []
+    for out in outputs:
+        sources = [] if out.after else [builder.nodes[s] for s in layout.nodes_of(out)]
+        if not sources or not all(isinstance(node.rule, Constrain) for node in sources):
+            found.append(out)
+            continue
+        for node in sources:
+            if node.index not in asked:
+                assert isinstance(node.rule, Constrain)
+                rule, exprs = Member(node.rule), [wire.expr for wire in node.inputs]
+                loss = jax.eval_shape(rule.forward, *(jax.ShapeDtypeStruct(e.shape, e.dtype) for e in exprs))
+                name = f"{rule.name}_{len(builder.nodes)}"
+                target = builder.add(name, rule, exprs, loss.shape, loss.dtype, node.line)
+                asked[node.index] = target.output
+            found.append(asked[node.index])
+    return found
 
 
 def _needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pjax import losses, primitives
+from pjax import losses, primitives, sets
 from pjax._lift import lift
 from pjax._vmap import vmap
 from pjax.computation import Array, Computation, Operand
@@ -29,6 +29,7 @@ __all__ = [
     "add",
     "broadcast_to",
     "concatenate",
+    "constrain",
     "conv",
     "conv_patch",
     "cross_entropy",
@@ -73,6 +74,9 @@ _BROADCAST = "arrays whose shapes broadcast: equal lengths, or 1, counted from t
 
 identity = lift("x", expects="an array of floating point")(primitives.identity)
 quantize = lift("x", expects="an array of floating point, and at least 2 levels")(primitives.quantize)
+constrain = lift("x", expects="an array of floating point, a set of pjax.sets, and axes of the array")(
+    sets.constrain
+)
 
 
 @lift("x", "y", expects=_BROADCAST)

@@ -296,8 +296,8 @@ class Problem:
         """Project a node that is not a contraction, slot by slot."""
         v = node.index
         if isinstance(node.rule, Target):
-            predictions, labels = self.inputs[v]
-            return (self._work(node.rule.displace(predictions + shifts[0], labels)),), None
+            predictions, *labels = self.inputs[v]
+            return (self._work(node.rule.displace(predictions + shifts[0], *labels)),), None
         rule: Any = node.rule
         fixed = self.fixed(node)
         if isinstance(rule, Dot) and fixed is not None:
