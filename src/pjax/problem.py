@@ -23,6 +23,7 @@ from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Target
 from pjax.primitives._primitive import Arrays
 from pjax.primitives.dot import Multiplier, multiplier
+from pjax.sets import Constrain
 
 S = TypeVar("S")
 TINY = 1e-12
@@ -310,8 +311,11 @@ class Problem:
         """Project copies of a primitive that share a node's output."""
         assert goal is not None
         v = node.index
-        moves, move = rule.displace(inputs, shifts, self.points[v], goal, self.weight(v))
         read = self.read(v)
+        if read is not None and isinstance(rule, Constrain):
+            # A member is one, read or not; what nobody reads of it has no wish but the input's.
+            goal, read = jnp.where(read, goal, inputs[0] + shifts[0] - self.points[v]), None
+        moves, move = rule.displace(inputs, shifts, self.points[v], goal, self.weight(v))
         if read is not None:  # an output that nobody reads constrains nothing
             moves = tuple(
                 jnp.where(read.reshape(read.shape + (1,) * (m.ndim - read.ndim)), m, 0) for m in moves

@@ -1,6 +1,7 @@
 """Values in sets: as a node in the middle of a function, and as a target at its end."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -147,15 +148,16 @@ def constrain(
     value = check_float("constrain", "values", x)
     check_finite("constrain", "values", value)
     axes = _member_axes(into, value.ndim, axis)
-    into.check(tuple(value.shape[a] for a in axes))
+    shape = tuple(value.shape[a] for a in axes)
+    core = (math.prod(shape),) if into.core == 1 else shape
+    into.check(core)
     rest = tuple(a for a in range(value.ndim) if a not in axes)
     members = tuple(value.shape[a] for a in rest)
     fitted = into.fitted(value.shape, members, value.dtype)
     order = rest + axes
-    tail = () if not axes else (-1,) if into.core == 1 else tuple(value.shape[a] for a in axes)
 
     def vector_form(y: jax.Array) -> jax.Array:
-        return y.transpose(order).reshape(*members, *tail)
+        return y.transpose(order).reshape(*members, *core)
 
     moved = {name: vector_form(getattr(fitted, name)) for name in fitted.entries if axes}
     moved = {name: array for name, array in moved.items() if array is not None}
