@@ -52,7 +52,7 @@ def truth(x: np.ndarray) -> np.ndarray:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     chosen = options(__doc__, arguments)
-    steps = 300 if chosen.quick else 4000
+    steps = 150 if chosen.quick else 4000
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(-2, 2, (40, 1)), axis=0).astype(np.float32)
     y = (truth(x) + 0.35 * rng.normal(size=x.shape)).astype(np.float32)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     curves, figures = {}, {}
     for name, (model, method) in methods.items():
         params, _ = train(method, start, [()] * steps, steps, lambda _: 0.0)
-        curve = np.asarray(model.apply(params, where))[:, 0]
+        curve = np.asarray(jax.jit(model.apply)(params, where))[:, 0]
         bends, rises = np.diff(curve, 2), np.diff(curve)
         broken = np.mean(rises < -1e-5) + np.mean(bends < -1e-4)
         error = float(np.sqrt(np.mean((curve - truth(where[:, 0])) ** 2)))
@@ -100,7 +100,8 @@ def draw(x: np.ndarray, y: np.ndarray, where: np.ndarray, curves: dict[str, np.n
     axis.plot(where, truth(where), color=INK, lw=1.2, ls=(0, (1, 2)), zorder=3)
     colours = dict(zip(curves, (PROJECTIONS, OTHER, GRADIENTS), strict=True))
     for name, curve in curves.items():
-        axis.plot(where, curve, color=colours[name], lw=2.8 if name == "projections" else 1.9, zorder=4)
+        ours = name == "projections"
+        axis.plot(where, curve, color=colours[name], lw=2.4 if ours else 1.9, zorder=5 if ours else 4)
     axis.set(xlim=(where[0, 0], where[-1, 0]), xlabel="x", ylabel="f(x)")
     labels = [Label(float(curve[-1]), name, colours[name]) for name, curve in curves.items()]
     end_labels(axis, [*labels, Label(float(truth(where[-1, 0])), "truth", INK)])

@@ -24,7 +24,7 @@ from pjax.experiments.plots import look
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     chosen = options(__doc__, arguments)
-    count, size = (12, 64) if chosen.quick else (300, 256)
+    count, size = (6, 32) if chosen.quick else (300, 256)
     batches, test_x, test_y = digits(chosen.quick)
     model = MLP(64, [128], 10)
 

@@ -109,7 +109,7 @@ def recovered(parts: np.ndarray, found: np.ndarray) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     chosen = options(__doc__, arguments)
-    starts, steps = (2, 1500) if chosen.quick else (8, 3000)
+    starts, steps = (1, 1500) if chosen.quick else (8, 3000)
     images, parts = bars()
     found, errors = factorise(images, len(parts), starts, steps)
     hard = factorise(distances(6), 5, starts, steps if chosen.quick else 15_000)[1]
@@ -130,35 +130,26 @@ def draw(images: np.ndarray, parts: np.ndarray, found: dict[str, Any], counts: d
     """Some images, and the parts that projections find in them."""
     about = f"{IMAGES} images of {2 * SIDE} bars, each there or not, as a product of non-negative factors"
     titles = ["some of the images", "parts found by projections"]
-    figure, axes = panels(2, "Parts of images by projections", about, titles=titles, width=6.4, height=6.0, share=False)
+    figure, axes = panels(2, "Parts of images by projections", about, titles=titles, width=5.8, height=5.2, share=False)
     right = found["projections"][1][0]
     order = np.argmax(parts @ right.T, axis=1)  # for each bar what looks most like it
-    shown = [images[:16] / images.max(), right[order] / right[order].max(1, keepdims=True)]
-    for axis, rows, across in zip(axes, shown, (4, 4), strict=True):
-        down = -(-len(rows) // across)
-        canvas = np.full((down * (SIDE + 1) - 1, across * (SIDE + 1) - 1), np.nan)
+    shown = [images[:8] / images.max(), right[order] / right[order].max(1, keepdims=True)]
+    for axis, rows in zip(axes, shown, strict=True):
+        canvas = np.full((2 * (SIDE + 1) - 1, 4 * (SIDE + 1) - 1), np.nan)
         for place, row in enumerate(rows):
-            y, x = (SIDE + 1) * (place // across), (SIDE + 1) * (place % across)
+            y, x = (SIDE + 1) * (place // 4), (SIDE + 1) * (place % 4)
             canvas[y : y + SIDE, x : x + SIDE] = row.reshape(SIDE, SIDE)
+            left, top, end = x - 0.5, y - 0.5, SIDE
+            square = [left, left + end, left + end, left, left], [top, top, top + end, top + end, top]
+            axis.plot(*square, color=FAINT, lw=0.8, clip_on=False)
         axis.imshow(canvas, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
-        axis.set(xticks=[], yticks=[])
+        axis.set(xticks=[], yticks=[], anchor="NW")
         axis.grid(False)
         for side in axis.spines.values():
             side.set_visible(False)
-        for y, x in np.ndindex(down, across):
-            if y * across + x < len(rows):
-                edge = {"fill": False, "edgecolor": FAINT, "lw": 0.8}
-                corner = ((SIDE + 1) * x - 0.5, (SIDE + 1) * y - 0.5)
-                axis.add_patch(_rectangle(corner, SIDE, SIDE, **edge))
-    words = (f"{name}: {count:.1f} of {len(parts)} parts" for name, count in counts.items())
-    note(figure, ["mean over starts:", *words])
+    words = ", ".join(f"{name} {count:.1f}" for name, count in counts.items())
+    note(figure, [f"parts found of {len(parts)}, mean over random starts: {words}"])
     return figure
-
-
-def _rectangle(*args: Any, **kwargs: Any) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(*args, **kwargs)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def sequences(count: int, size: int, length: int, seed: int) -> Iterator[tuple[n
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     chosen = options(__doc__, arguments)
-    length, count, seeds = (4, 40, 1) if chosen.quick else (8, 800, 5)
+    length, count, seeds = (3, 30, 1) if chosen.quick else (8, 800, 5)
     model = nn.RNN(6, [32], classes=4, embedding=8)
     ((test_x, test_y),) = sequences(1, 512, length, 99)
 

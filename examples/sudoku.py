@@ -90,7 +90,7 @@ def load(count: int) -> np.ndarray:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     chosen = options(__doc__, arguments)
-    puzzles = load(4 if chosen.quick else 100)
+    puzzles = load(3 if chosen.quick else 100)
     given = jnp.asarray(puzzles[..., None] == np.arange(1, 10))
     start = jax.random.uniform(jax.random.key(0), given.shape)
     found = solve(given, start)
