@@ -57,7 +57,7 @@ def by_gradients(rate: float, loss: Callable[..., Any]) -> Method:
 def train(
     method: Method, params: Any, batches: Iterable[tuple[Any, ...]], every: int, test: Callable[[Any], Any]
 ) -> tuple[Any, np.ndarray]:
-    """The trained parameters, and rows of the number of a step and its test, before and after each so many."""
+    """The trained parameters, and rows of a step's number and its test, at the start and every so many."""
     init, update = method
     state, found = init(params), [(0, float(test(params)))]
     for step, batch in enumerate(batches, 1):
@@ -68,7 +68,7 @@ def train(
 
 
 def digits(quick: bool) -> tuple[Callable[[int, int], Iterable[tuple[Any, Any]]], Any, Any]:
-    """Handwritten digits: a function from a number of batches and their size to them, images, labels to test."""
+    """Digits: a function from a number of batches and their size to them, and images and labels to test."""
     found = data.load("digits", limit=300 if quick else None)
     x, y = found.normalise(found.x_train).reshape(len(found.x_train), -1), found.y_train
     test = found.normalise(found.x_test).reshape(len(found.x_test), -1)

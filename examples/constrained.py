@@ -1,23 +1,33 @@
 """A network with hard constraints on its weights: it cannot help being convex and rising.
 
-Relus of sums with weights that are not negative only rise, and ever faster. So a network whose weights are put
-into `pjax.sets.NonNegative` fits a curve of which that is known, whatever the noise, and the promise holds for
-every input, not only where data are. `ExtrapolatedProjections` trains through the sets: of what is asked of a
-weight outside, it passes on whatever does not lead further away.
+Relus of sums with weights that are not negative only rise, and ever faster. So a network whose weights are
+put into `pjax.sets.NonNegative` fits a curve of which that is known, whatever the noise, and the promise
+holds for every input, not only where data are. `ExtrapolatedProjections` trains through the sets: of what
+is asked of a weight outside, it passes on whatever does not lead further away.
 
-Gradients: without constraints, Adam follows the noise. Through the same sets, the derivative for a weight below
-zero is zero, so weights that start there never move. On this curve those that are left are enough.
+Gradients: without constraints, Adam follows the noise. Through the same sets, the derivative for a weight
+below zero is zero, so weights that start there never move. On this curve those that are left are enough.
 
     python examples/constrained.py
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from _gallery import GRADIENTS, OTHER, PROJECTIONS, by_gradients, by_projections, one_panel, options, picture, train
+from _gallery import (
+    GRADIENTS,
+    OTHER,
+    PROJECTIONS,
+    by_gradients,
+    by_projections,
+    one_panel,
+    options,
+    picture,
+    train,
+)
 
 import pjax
 from pjax import nn, optim, sets
@@ -33,7 +43,7 @@ class Curve(nn.Module):
         super().__init__()
         self.rising = rising
         sizes = [1, WIDTH, WIDTH, 1]
-        self.weights = [nn.Linear(*pair).weight for pair in zip(sizes, sizes[1:], strict=False)]
+        self.weights = [nn.Linear(*pair).weight for pair in itertools.pairwise(sizes)]
         self.biases = [nn.ReLU(WIDTH).bias, nn.ReLU(WIDTH).bias]
         self.last = nn.ReLU(1).bias
 
@@ -105,7 +115,10 @@ def draw(x: np.ndarray, y: np.ndarray, where: np.ndarray, curves: dict[str, np.n
     axis.set(xlim=(where[0, 0], where[-1, 0]), xlabel="x", ylabel="f(x)")
     labels = [Label(float(curve[-1]), name, colours[name]) for name, curve in curves.items()]
     end_labels(axis, [*labels, Label(float(truth(where[-1, 0])), "truth", INK)])
-    note(figure, ["projections, and Adam through the same sets: weights are not negative, so the curve is convex"])
+    note(
+        figure,
+        ["projections, and Adam through the same sets: weights are not negative, so the curve is convex"],
+    )
     return figure
 
 

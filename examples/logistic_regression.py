@@ -1,12 +1,12 @@
 """Logistic regression: a convex problem, where projections find the minimum that others find.
 
-Where sets are replaced by convex losses, a step towards a loss is its proximal operator, and Douglas-Rachford
-converges to the minimiser of their sum. Here these are the cross-entropies of 150 iris flowers and the squared
-length of the weights. With `constants="fixed"` the products in between are linear constraints, which hold
-exactly. The weights are those of scikit-learn's solver (L-BFGS), digit by digit.
+Where sets are replaced by convex losses, a step towards a loss is its proximal operator, and Douglas-
+Rachford converges to the minimiser of their sum. Here these are the cross-entropies of 150 iris flowers and
+the squared length of the weights. With `constants="fixed"` the products in between are linear constraints,
+which hold exactly. The weights are those of scikit-learn's solver (L-BFGS), digit by digit.
 
-Gradients: Adam on the same sum, in as many steps, arrives there as well: in the convex case there is nothing
-to choose between them but speed.
+Gradients: Adam on the same sum, in as many steps, arrives there as well: in the convex case there is
+nothing to choose between them but speed.
 
     python examples/logistic_regression.py
 """
@@ -81,15 +81,26 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 def draw(x: Any, y: Any, best: Any, path: np.ndarray, descent: np.ndarray, least: float) -> Any:
     """The flowers with what the weights say of them, and how far the sum is from its minimum."""
     about = "petal length and width of three kinds of iris; the squared length of the weights counts, too"
-    figure, (plane, axis) = panels(2, "Logistic regression: the minimum, by projections", about, width=6.2, share=False)
+    figure, (plane, axis) = panels(
+        2, "Logistic regression: the minimum, by projections", about, width=6.2, share=False
+    )
     ends = [(v.min() - 0.3, v.max() + 0.3) for v in (x[:, 0], x[:, 1])]
     grid = np.stack(np.meshgrid(*(np.linspace(*end, 200) for end in ends)), -1)
     scores = np.concatenate([grid, np.ones_like(grid[..., :1])], -1) @ best
     colours = KINDS
-    plane.contourf(grid[..., 0], grid[..., 1], scores.argmax(-1), levels=[-0.5, 0.5, 1.5, 2.5], colors=colours, alpha=0.12)
+    plane.contourf(
+        grid[..., 0],
+        grid[..., 1],
+        scores.argmax(-1),
+        levels=[-0.5, 0.5, 1.5, 2.5],
+        colors=colours,
+        alpha=0.12,
+    )
     for kind, colour in enumerate(colours):
         plane.scatter(*x[y == kind, :2].T, s=26, color=colour, lw=0.6, edgecolor="white", zorder=3)
-    plane.set(xlim=ends[0], ylim=ends[1], xlabel="petal length, standardised", ylabel="petal width, standardised")
+    plane.set(
+        xlim=ends[0], ylim=ends[1], xlabel="petal length, standardised", ylabel="petal width, standardised"
+    )
     floor = 1e-7  # what float32 weights can tell apart here
     lines = [
         ("projections", np.arange(1, len(path) + 1), path, PROJECTIONS),
@@ -100,7 +111,9 @@ def draw(x: Any, y: Any, best: Any, path: np.ndarray, descent: np.ndarray, least
         axis.plot(steps, np.maximum(values - least, floor), color=colour, lw=2.4)
     decades(axis.xaxis, 1, len(path))
     axis.set(xlabel="steps", ylabel="above scikit-learn's minimum")
-    end_labels(axis, [Label(max(values[-1] - least, floor), name, colour) for name, _, values, colour in lines])
+    end_labels(
+        axis, [Label(max(values[-1] - least, floor), name, colour) for name, _, values, colour in lines]
+    )
     return figure
 
 

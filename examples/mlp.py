@@ -1,7 +1,8 @@
 """The paper's multilayer perceptron on handwritten digits, by three projection methods and by gradients.
 
-A hidden layer of 128 relus, cross-entropy, batches of 256; the 8 x 8 digits come with the package. The paper's
-Douglas-Rachford makes 50 steps on each batch and needs no learning rate. `ExtrapolatedProjections` makes one.
+A hidden layer of 128 relus, cross-entropy, batches of 256; the 8 x 8 digits come with the package. The
+paper's Douglas-Rachford makes 50 steps on each batch and needs no learning rate. `ExtrapolatedProjections`
+makes one.
 
 Gradients: Adam by backpropagation sees the same batches from the same weights.
 
@@ -71,7 +72,9 @@ def draw(curves: dict[str, np.ndarray]) -> Any:
         axis.plot(*curve[1:].T, **look(name).line)
     axis.set(xlabel="batches", ylabel="test accuracy, %")
     ends = {name: float(curve[-1, 1]) for name, curve in curves.items()}
-    end_labels(axis, [Label(end, NAMES[name], look(name).colour, look(name).strong) for name, end in ends.items()])
+    end_labels(
+        axis, [Label(end, NAMES[name], look(name).colour, look(name).strong) for name, end in ends.items()]
+    )
     note(figure, ["Douglas-Rachford and alternating projections: 50 steps on each batch, as in the paper"])
     return figure
 

@@ -1,13 +1,13 @@
 """Non-negative matrix factorisation: the parts that images are made of.
 
-Images show bars, horizontal and vertical ones, each there or not. A matrix of them is a product of two matrices
-without negative numbers: which bars are where, and what each bar looks like. That is one product with two
-factors in sets and a target; Douglas-Rachford finds the factors exactly, bar by bar.
+Images show bars, horizontal and vertical ones, each there or not. A matrix of them is a product of two
+matrices without negative numbers: which bars are where, and what each bar looks like. That is one product
+with two factors in sets and a target; Douglas-Rachford finds the factors exactly, bar by bar.
 
-Gradients: Adam with negative numbers set to zero after each step, and the multiplicative updates of Lee and
-Seung (2001), which are gradient steps of a clever length, from the same starts. This problem is kind: they find
-the bars, too. A second one is not: the squared distances of six points on a line, as a product of rank five.
-There all methods mostly end in a local minimum or never; projections alone sometimes find an exact product.
+Gradients: Adam on the squared error, with negative numbers set to zero after each step, from the same
+starts. This problem is kind: it finds the bars, too. A second one is not: the squared distances of six
+points on a line, as a product of rank five. There Adam always ends in a local minimum, and projections
+mostly find no end; but sometimes they find an exact product.
 
     python examples/nmf.py
 """
@@ -69,21 +69,12 @@ def by_adam(steps: int, matrix: jax.Array) -> Callable[[Any], Any]:
     return lambda start: jax.lax.fori_loop(0, steps, step, (start, adam.init(start)))[0]
 
 
-def by_factors(steps: int, matrix: jax.Array) -> Callable[[Any], Any]:
-    """The same by multiplicative updates."""
-
-    def step(_: Any, p: Any) -> Any:
-        left, right = p
-        right = right * (left.T @ matrix) / (left.T @ left @ right + 1e-9)
-        return left * (matrix @ right.T) / (left @ right @ right.T + 1e-9), right
-
-    return lambda start: jax.lax.fori_loop(0, steps, step, start)
+METHODS = {"projections": by_projections, "Adam": by_adam}
 
 
-METHODS = {"projections": by_projections, "Adam": by_adam, "multiplicative": by_factors}
-
-
-def factorise(matrix: np.ndarray, rank: int, starts: int, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def factorise(
+    matrix: np.ndarray, rank: int, starts: int, steps: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """For each method the factors from each start, and the relative errors of their products."""
     keys = jax.random.split(jax.random.key(0), (2, starts))
     shapes = ((len(matrix), rank), (rank, matrix.shape[1]))
@@ -130,7 +121,9 @@ def draw(images: np.ndarray, parts: np.ndarray, found: dict[str, Any], counts: d
     """Some images, and the parts that projections find in them."""
     about = f"{IMAGES} images of {2 * SIDE} bars, each there or not, as a product of non-negative factors"
     titles = ["some of the images", "parts found by projections"]
-    figure, axes = panels(2, "Parts of images by projections", about, titles=titles, width=5.8, height=5.2, share=False)
+    figure, axes = panels(
+        2, "Parts of images by projections", about, titles=titles, width=5.8, height=5.2, share=False
+    )
     right = found["projections"][1][0]
     order = np.argmax(parts @ right.T, axis=1)  # for each bar what looks most like it
     shown = [images[:8] / images.max(), right[order] / right[order].max(1, keepdims=True)]

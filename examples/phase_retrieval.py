@@ -1,9 +1,10 @@
 """Phase retrieval: an image from the sizes of its Fourier coefficients alone.
 
-Diffraction measures how large Fourier coefficients are and loses their phases. What else is known is that the
-image is not negative and lies inside a square. Both are sets: an image with the measured sizes is found by one
-Fourier transform, which is a projection of one's own (`pjax.sets.Own`), and bounds are a box. Together they
-are the whole program; Douglas-Rachford finds the image, up to a shift or a turn that nobody can know.
+Diffraction measures how large Fourier coefficients are and loses their phases. What else is known is that
+the image is not negative and lies inside a square. Both are sets: the nearest image with the measured sizes
+is found by a Fourier transform and back, which is a projection of one's own (`pjax.sets.Own`); bounds are a
+box. Together they are the whole program; Douglas-Rachford finds the image, up to a shift or a turn that
+nobody can know.
 
 Gradients: Adam on the squared differences of the sizes, with the bounds enforced after each step, from the
 same starts. It ends in local minima.
@@ -90,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     results = {"projections": found.params, "Adam": jax.jit(jax.vmap(by_gradients))(first)}
     errors = {name: [error(np.asarray(x), truth) for x in images] for name, images in results.items()}
     counts = {name: sum(e < 0.05 for e, _ in pairs) for name, pairs in errors.items()}
-    print(f"{starts} random starts, at most {STEPS} steps; half of the projections took {np.median(found.steps):.0f}")
+    half = np.median(found.steps)
+    print(f"{starts} random starts, at most {STEPS} steps; half of the projections took {half:.0f}")
     for name, pairs in errors.items():
         apart = np.median([e for e, _ in pairs])
         print(f"{name}: {counts[name]} of {starts} find the image; median error {apart:.1%}")
@@ -103,9 +105,13 @@ def draw(n: int, truth: Any, sizes: Any, errors: Any, counts: Any, starts: int) 
     """The truth, what is measured, and what each method found from its median start."""
     titles = ["the image", "what is measured", "projections", "Adam"]
     about = f"from the sizes of Fourier coefficients to the image; {starts} random starts each"
-    title = f"Phase retrieval: {counts['projections']} of {starts} by projections, {counts['Adam']} by gradients"
+    title = (
+        f"Phase retrieval: {counts['projections']} of {starts} by projections, {counts['Adam']} by gradients"
+    )
     figure, axes = panels(4, title, about, titles=titles, width=3.7, height=4.9, share=False)
-    middle = {name: sorted(pairs, key=lambda pair: pair[0])[len(pairs) // 2] for name, pairs in errors.items()}
+    middle = {
+        name: sorted(pairs, key=lambda pair: pair[0])[len(pairs) // 2] for name, pairs in errors.items()
+    }
     images = [truth[:n, :n], np.log1p(np.fft.fftshift(sizes))]
     images += [image[:n, :n] for _, image in middle.values()]
     below = ["", "logarithmic", *(f"error {apart:.0%}" for apart, _ in middle.values())]

@@ -1,9 +1,9 @@
 """A network with few levels: weights of -1, 0 and 1, and units that are on or off.
 
 `pjax.constrain` keeps the weights of both layers among three numbers and `pjax.quantize` rounds each hidden
-unit to one of two. What the network computes is a staircase; nothing in it is differentiable, and nothing has
-to be: `ExtrapolatedProjections` projects onto the sets. The network that is tested is the one with the three
-numbers, nothing is rounded afterwards.
+unit to one of two. What the network computes is a staircase; nothing in it is differentiable, and nothing
+has to be: `ExtrapolatedProjections` projects onto the sets. The network that is tested is the one with the
+three numbers, nothing is rounded afterwards.
 
 Gradients of a staircase are zero wherever they exist, so Adam does not move the weights at all. Trained
 without levels (weights as they are, units clipped) and rounded at the end, the network loses much.
@@ -18,7 +18,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _gallery import GRADIENTS, OTHER, PROJECTIONS, by_gradients, by_projections, digits, one_panel, options, picture, train
+from _gallery import (
+    GRADIENTS,
+    OTHER,
+    PROJECTIONS,
+    by_gradients,
+    by_projections,
+    digits,
+    one_panel,
+    options,
+    picture,
+    train,
+)
 
 import pjax
 from pjax import nn, optim, sets

@@ -1,8 +1,8 @@
 """A recurrent network that must remember: which of four symbols came first?
 
 A sequence starts with one of four symbols, and seven of two others follow, at random. The network reads one
-symbol a step; the answer is asked for at the end. What the first step should have done has to be found through
-all later ones: `lax.scan`, swept from the last step to the first by `ExtrapolatedProjections`.
+symbol a step; the answer is asked for at the end. What the first step should have done has to be found
+through all later ones: `lax.scan`, swept from the last step to the first by `ExtrapolatedProjections`.
 
 Gradients: Adam by backpropagation through time, on the same batches from the same weights.
 
@@ -49,12 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     curves = {}
     for name, method in methods.items():
         runs = [
-            train(method, model.init(jax.random.key(seed)), sequences(count, 64, length, seed), 10, accuracy)[1]
+            train(method, model.init(jax.random.key(seed)), sequences(count, 64, length, seed), 10, accuracy)[
+                1
+            ]
             for seed in range(seeds)
         ]
         curves[name] = np.stack(runs)
         ends = curves[name][:, -1, 1]
-        print(f"{name}: {ends.mean():.1f} % after {count} batches (seeds: {', '.join(f'{e:.0f}' for e in ends)})")
+        each = ", ".join(f"{end:.0f}" for end in ends)
+        print(f"{name}: {ends.mean():.1f} % after {count} batches (seeds: {each})")
     picture(draw(curves, length), chosen.pictures, "rnn")
     return {name: float(curve[:, -1, 1].mean()) for name, curve in curves.items()}
 

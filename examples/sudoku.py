@@ -1,13 +1,14 @@
 """Sudoku: a hundred hard puzzles at once, by Douglas-Rachford.
 
-A solution is a 9 x 9 x 9 array of zeros and ones: cell by cell, which digit. Four rules say that slices of it
-are one-hot: a cell holds one digit, and in each row, column and box a digit stands once. The clues are known
-entries. The array may be any numbers on the way; each rule projects its own copy of it, and consensus makes
-them agree. The puzzles, made by `sudoku_puzzles.py`, have one solution, no clue too many, and do not yield to
-the two rules that people start with.
+A solution is a 9 x 9 x 9 array of zeros and ones: cell by cell, which digit. Four rules say that slices of
+it are one-hot: a cell holds one digit, and in each row, column and box a digit stands once. The clues are
+known entries. The array may be any numbers on the way; each rule projects its own copy of it, and consensus
+makes them agree. The puzzles, made by `sudoku_puzzles.py`, have one solution, no clue too many, and do not
+yield to the two rules that people start with.
 
-Gradients have no way to state "one of nine". The usual relaxation has a softmax over digits in each cell, and
-asks rows, columns and boxes to hold each digit once, in squares. Adam ends where rules contradict each other.
+Gradients have no way to state "one of nine". The usual relaxation has a softmax over digits in each cell,
+and asks rows, columns and boxes to hold each digit once, in squares. Adam ends where rules contradict each
+other.
 
     python examples/sudoku.py
 """
@@ -100,7 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     by_gradients = sum(right(grid, puzzle) for grid, puzzle in zip(relaxed, puzzles, strict=True))
     steps = np.asarray(found.steps)
     print(f"{len(puzzles)} puzzles, at most {STEPS} steps")
-    print(f"Douglas-Rachford: {solved.sum()} solved, half of them within {np.median(steps[solved]):.0f} steps")
+    print(
+        f"Douglas-Rachford: {solved.sum()} solved, half of them within {np.median(steps[solved]):.0f} steps"
+    )
     print(f"Adam on a relaxation: {by_gradients} solved")
     picture(draw(puzzles, grids, steps, solved, by_gradients), chosen.pictures, "sudoku")
     return {"puzzles": len(puzzles), "solved": int(solved.sum()), "by gradients": by_gradients}
@@ -119,7 +122,9 @@ def draw(
     grid.grid(False)
     for line in range(10):
         for draw_line in (grid.axhline, grid.axvline):
-            thick = {"color": INK, "lw": 2.0, "zorder": 3} if line % 3 == 0 else {"color": "#c9ced2", "lw": 0.8}
+            thick = (
+                {"color": INK, "lw": 2.0, "zorder": 3} if line % 3 == 0 else {"color": "#c9ced2", "lw": 0.8}
+            )
             draw_line(line, clip_on=False, **thick)
     for row, column in np.ndindex(9, 9):
         clue = puzzles[first, row, column] > 0

@@ -1,8 +1,8 @@
 """Hard Sudoku puzzles: ``python examples/sudoku_puzzles.py > examples/sudoku_puzzles.txt``.
 
 A puzzle is a line of 81 digits, 0 where nothing is given. Each has one solution, loses it when any clue is
-taken away, and cannot be solved by the two rules that people start with: the only digit that fits a cell, and
-the only cell of a row, column or box that fits a digit.
+taken away, and cannot be solved by the two rules that people start with: the only digit that fits a cell,
+and the only cell of a row, column or box that fits a digit.
 """
 
 import random
@@ -27,7 +27,7 @@ def candidates(grid: list[int]) -> list[int]:
 
 
 def solutions(grid: list[int], most: int, rng: random.Random | None = None) -> Iterator[list[int]]:
-    """Solutions, at most so many, by trying digits in the cell with the fewest; in random order with ``rng``."""
+    """Solutions, at most so many, by trying digits in the cell with the fewest; with ``rng`` at random."""
     grid = list(grid)
 
     def search(fits: list[int]) -> Iterator[list[int]]:

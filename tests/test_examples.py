@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(
-    path.stem for path in EXAMPLES.glob("*.py") if not path.stem.startswith("_") and path.stem != "sudoku_puzzles"
+    path.stem
+    for path in EXAMPLES.glob("*.py")
+    if not path.stem.startswith("_") and path.stem != "sudoku_puzzles"
 )
 
 
@@ -73,7 +75,9 @@ def test_the_puzzles_are_hard(example):
 
 def test_an_easy_puzzle_is_easy(example):
     puzzles = example("sudoku_puzzles")
-    (solution,) = puzzles.solutions(list(map(int, (EXAMPLES / "sudoku_puzzles.txt").read_text().split()[0])), 9)
+    (solution,) = puzzles.solutions(
+        list(map(int, (EXAMPLES / "sudoku_puzzles.txt").read_text().split()[0])), 9
+    )
     assert puzzles.is_easy([0 if cell % 9 == cell // 9 else d for cell, d in enumerate(solution)])
 
 

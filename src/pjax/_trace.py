@@ -511,8 +511,8 @@ def _apply(builder: _Builder, eqn: jex.JaxprEqn, args: list[Expr]) -> Expr:
     rule, out = eqn.params["rule"], _out(eqn)
     if isinstance(rule, Constrain) and any(a.depends for a in args[1:]):
         raise GraphError(
-            f"the set of {rule.name!r}{_at(eqn)} depends on a parameter: its bounds, radii and known values must"
-            " be constant. Constrain a difference or a product instead, such as x - bound to be non-negative"
+            f"the set of {rule.name!r}{_at(eqn)} depends on a parameter: its bounds, radii and known values"
+            " must be constant. Constrain a difference or a product instead: x - bound to be non-negative"
         )
     if isinstance(rule, Primitive):
         return builder.operation(rule, *args, **out)
@@ -583,8 +583,8 @@ def _finish(builder: _Builder, leaves: list[int], outputs: list[Expr]) -> Graph:
     if not any(n.is_target for n in builder.nodes):
         raise GraphError(
             "the function has no target: nothing says what its output should be. End it with a loss, such as"
-            " pjax.cross_entropy(logits, labels) or pjax.squared_error(output, values), or with a value in a set,"
-            " pjax.constrain(output, set)"
+            " pjax.cross_entropy(logits, labels) or pjax.squared_error(output, values), or with a value in a"
+            " set, pjax.constrain(output, set)"
         )
     for i, out in enumerate(outputs):
         if out.depends and not out.after:

@@ -631,8 +631,8 @@ class _SetCheck(NamedTuple):
         if not passed.all():
             row = int(np.argmax(np.where(passed, -np.inf, np.nan_to_num(figures, nan=np.inf))))
             raise AssertionError(
-                f"{self.into.name}: failed: {what}, by {figures[row]:.3g} ({(~passed).sum()} of {len(passed)} "
-                f"points). Point {row}: {_brief(self.first[row])} and {_brief(self.second[row])}, "
+                f"{self.into.name}: failed: {what}, by {figures[row]:.3g} ({(~passed).sum()} of {len(passed)}"
+                f" points). Point {row}: {_brief(self.first[row])} and {_brief(self.second[row])}, "
                 f"weight {self.weight[row].item():g}."
             )
 

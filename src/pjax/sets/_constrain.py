@@ -120,9 +120,7 @@ class Member(Target):
         return (self.rule.set_of(labels).project(x) - x).astype(predictions.dtype)
 
 
-def constrain(
-    x: jax.typing.ArrayLike, into: Set, axis: int | Sequence[int] | None = None
-) -> jax.Array:
+def constrain(x: jax.typing.ArrayLike, into: Set, axis: int | Sequence[int] | None = None) -> jax.Array:
     """Put a value into a set: a solver finds it there, and what reads it finds it there at any time.
 
     The result is the nearest point of the set. In a traced function it is also a constraint on ``x`` itself,
@@ -172,7 +170,9 @@ def _member_axes(into: Set, ndim: int, axis: int | Sequence[int] | None) -> tupl
     kind = type(into).__name__
     if into.core == 0:
         if axis is not None:
-            raise InputError(f"constrain: {kind} takes numbers one by one and has no axis; got axis={axis!r}.")
+            raise InputError(
+                f"constrain: {kind} takes numbers one by one and has no axis; got axis={axis!r}."
+            )
         return ()
     least = into.core
     if axis is None:

@@ -28,7 +28,7 @@ class Set(abc.ABC):
 
     @property
     def core(self) -> int:
-        """How many axes a member has in `project`: 0 if every number is one, 1 for vectors, 2 for matrices."""
+        """How many axes a member has in `project`: 0 for numbers, 1 for vectors, 2 for matrices."""
         return 1
 
     @abc.abstractmethod

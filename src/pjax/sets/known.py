@@ -31,8 +31,10 @@ class Known(Set):
     entries: ClassVar[tuple[str, ...]] = ("mask", "values")
 
     def __post_init__(self) -> None:
-        if isinstance(self.mask, np.ndarray | jax.Array | int | float) and jnp.result_type(self.mask) != bool:
-            raise InputError(f"Known: mask must be booleans; got {jnp.result_type(self.mask)}.")
+        if isinstance(self.mask, np.ndarray | jax.Array | int | float):
+            kind = jnp.result_type(self.mask)
+            if not jnp.issubdtype(kind, jnp.bool_):
+                raise InputError(f"Known: mask must be booleans; got {kind}.")
         check_numbers("Known", "values", self.values)
 
     @property

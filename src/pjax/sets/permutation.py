@@ -16,8 +16,9 @@ from pjax.sets.box import Box
 class Permutation(Set):
     r"""Square matrices with a single one in every row and column, and zeros elsewhere. Not convex.
 
-    All have the same length, so the nearest to :math:`x` is the one with the largest :math:`\langle p, x\rangle`:
-    an assignment of columns to rows, which shortest augmenting paths find in :math:`O(n^3)` steps.
+    All have the same length, so the nearest to :math:`x` is the :math:`p` with the largest
+    :math:`\langle p, x\rangle`: an assignment of columns to rows, which shortest augmenting paths find in
+    :math:`O(n^3)` steps.
 
     >>> Permutation().project(jnp.array([[2.0, 3.0], [0.0, 3.0]])).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -31,7 +32,9 @@ class Permutation(Set):
 
     def check(self, shape: tuple[int, ...]) -> None:
         if shape[0] != shape[1]:
-            raise InputError(f"Permutation: the matrices must be square; got {shape[0]} rows, {shape[1]} columns.")
+            raise InputError(
+                f"Permutation: the matrices must be square; got {shape[0]} rows, {shape[1]} columns."
+            )
 
     def project(self, x: jax.Array) -> jax.Array:
         n = x.shape[-1]
@@ -45,8 +48,8 @@ class Permutation(Set):
 def _assign(cost: jax.Array) -> jax.Array:
     """For each row of a square matrix its column, such that the costs add up to the least.
 
-    Rows come in one after the other. Each looks for the shortest path, in costs reduced by the prices of rows
-    and columns, to a column that is free; on the way, columns change hands. Column ``n`` is where paths start.
+    Rows come in one after the other. Each looks for the shortest path, in costs reduced by the prices of
+    rows and columns, to a column that is free; then columns change hands. Column ``n`` is where paths start.
     """
     n = len(cost)
 
