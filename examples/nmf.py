@@ -122,7 +122,7 @@ def draw(images: np.ndarray, parts: np.ndarray, found: dict[str, Any], counts: d
     about = f"{IMAGES} images of {2 * SIDE} bars, each there or not, as a product of non-negative factors"
     titles = ["some of the images", "parts found by projections"]
     figure, axes = panels(
-        2, "Parts of images by projections", about, titles=titles, width=5.8, height=5.2, share=False
+        2, "Parts of images by projections", about, titles=titles, width=5.8, height=4.5, share=False
     )
     right = found["projections"][1][0]
     order = np.argmax(parts @ right.T, axis=1)  # for each bar what looks most like it

@@ -43,7 +43,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_no_member_is_nearer(name, dtype):
     into, shape = CASES[name]
-    assert check_set(into, shape, samples=160, dtype=dtype).points == 160
+    assert check_set(into, shape, samples=96, dtype=dtype).points == 96
 
 
 def test_every_set_is_checked():
@@ -76,7 +76,7 @@ def squared(into, x):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("n", [1, 2, 4, 5])
+@pytest.mark.parametrize("n", [1, 5])
 def test_permutations_by_enumeration(n):
     x = ugly(n, n)
     everything = [np.eye(n)[list(order)] for order in itertools.permutations(range(n))]
