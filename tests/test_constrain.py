@@ -128,7 +128,7 @@ def test_every_method_does_what_it_is_defined_to_do(fn, name):
     make = functools.partial(SOLVERS[name], steps_per_update=3, consensus=consensus)
     explicit, _ = make(edges="explicit").update(fn, params)
     expected = oracle.update(make(edges="explicit"), fn, params)
-    implicit, _ = make(**({"history": 20} if name in ("DR", "DM") else {})).update(fn, params)
+    implicit, _ = make(**({"history": 6} if name in ("DR", "DM") else {})).update(fn, params)
     for key in params:
         assert np.abs(expected[key] - params[key]).max() > 1e-3
         np.testing.assert_allclose(explicit[key], expected[key], atol=1e-9)
@@ -232,7 +232,7 @@ class Constrained(nn.Module):
         return self.out(self.relu(x @ pjax.constrain(self.weight, self.into)))
 
 
-AP = optim.AlternatingProjections(steps_per_update=15)
+AP = optim.AlternatingProjections(steps_per_update=10)
 EP = optim.ExtrapolatedProjections(learning_rate=0.1)
 
 
@@ -248,10 +248,10 @@ def test_networks_learn_with_weights_in_a_set(into, optimizer):
     state = optimizer.init(params)
     update = jax.jit(lambda p, s: optimizer.update(lambda p: nn.cross_entropy(model.apply(p, x), y), p, s))
     first = None
-    for _ in range(20):
+    for _ in range(12):
         params, state, loss = update(params, state)
         first = loss if first is None else first
-    assert loss < 0.6 * first
+    assert loss < 0.8 * first
     inside = pjax.constrain(params["weight"], into)
     np.testing.assert_allclose(pjax.constrain(inside, into), inside, atol=1e-6)
 
