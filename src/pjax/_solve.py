@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax import _trace as tracing
+from pjax._callback import call_when
 from pjax.check import check_finite
 from pjax.errors import InputError, PjaxError
 from pjax.optim._solver import Solver, compiled
@@ -83,6 +84,7 @@ def solve(
     max_steps: int = 1000,
     tolerance: float = 1e-6,
     callback: Callable[[Any, Any], None] | None = None,
+    every: int = 1,
     record: bool = False,
     throw: bool = False,
 ) -> Solution[P]:
@@ -95,12 +97,15 @@ def solve(
         solver: a method of `pjax.optim`; its `steps_per_update` is not used.
         max_steps: when to give up.
         tolerance: stop when the violation (see `Solution.violations`) is at most this.
-        callback: called with the step's number and its violation after each step, also inside `jit`.
+        callback: called with the step's number and its violation, also inside `jit`; `pjax.debug.progress`
+            makes one that shows them.
+        every: after how many steps to call it. It is called after the last step, too.
         record: whether to keep the parameters of each step in `Solution.path`.
         throw: raise `NotConvergedError` unless it converged. Not inside `jit`.
     """
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        raise InputError(f"max_steps must be a whole number of at least 1, got {max_steps!r}")
+    for name, value in (("max_steps", max_steps), ("every", every)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
     if not isinstance(tolerance, jax.core.Tracer) and not tolerance >= 0:
         raise InputError(f"tolerance must be at least 0, got {tolerance!r}")
     traced = tracing.read(fn, params)
@@ -129,7 +134,7 @@ def solve(
             state = iteration.step(state)
             violation = jnp.sqrt(jnp.maximum(iteration.squared(state), 0) / edges)
             if callback is not None:
-                jax.debug.callback(callback, k + 1, violation)
+                call_when((k + 1) % every == 0, callback, k + 1, violation, always=every == 1)
             if record:
                 path = [p.at[k].set(x) for p, x in zip(path, now(state), strict=True)]
             return state, k + 1, violation, violations.at[k].set(violation), path
@@ -143,6 +148,8 @@ def solve(
             path if record else [],
         )
         state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
+        if callback is not None and every > 1:
+            call_when(k % every != 0, callback, k, violation)
         status = jnp.where(
             jnp.isfinite(violation),
             jnp.where(violation <= limit, Status.CONVERGED, Status.MAX_STEPS),
@@ -151,7 +158,7 @@ def solve(
         neglected = iteration.neglected(state)
         return Solution(now(state), status, k, violations, problem.loss, neglected, path if record else None)
 
-    key = (max_steps, callback, record)
+    key = (max_steps, callback, every, record)
     run = program.solves.setdefault(key, run)
     solution = run(leaves, traced.constants, limit)
     solution = solution._replace(
