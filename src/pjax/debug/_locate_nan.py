@@ -108,7 +108,7 @@ def locate_nan(
     >>> found.step, found.where
     (0, "the equation 'div', which dot(params) reads")
     >>> print(found.inputs[1])
-    operand 1 [2, 2]: between 0 and 1
+    operand 1 [1, 2]: between 0 and 1
     """
     count = solver.steps_per_update if steps is None else steps
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:

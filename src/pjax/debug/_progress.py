@@ -31,6 +31,7 @@ class Progress:
         self._start: float | None = None
         self._drawn = 0.0
         self._width = 0
+        self._shown = -1
         self.step = 0
         """The last step it was told of."""
         self.value = float("nan")
@@ -72,7 +73,7 @@ class Progress:
         return self._out.isatty() or "ipykernel" in sys.modules
 
     def _draw(self, end: str) -> None:
-        line = self._line()
+        line, self._shown = self._line(), self.step
         if self._redraws:
             line = "\r" + line.ljust(self._width)
             self._width = len(line) - 1
@@ -101,7 +102,7 @@ class Progress:
             return
         jax.effects_barrier()
         with self._lock:
-            if self._start is not None:
+            if self._start is not None and (self._redraws or self._shown != self.step):
                 self._draw("\n")
             self._start, self._width = None, 0
 

@@ -37,6 +37,8 @@ from pjax.problem import Problem
 
 HOLDS = 1e-6
 """Violations up to this are rounding, in float32."""
+SMALL = 0.01
+"""Nodes that are violated by less than this part of their size are not called stuck."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +73,10 @@ class Violations:
 
     @property
     def stuck(self) -> tuple[NodeInfo, ...]:
-        """The nodes that do not converge, the most violated first."""
-        rank = np.argsort(-np.nan_to_num(self.values[-1], nan=np.inf), kind="stable")
-        return tuple(self.nodes[i] for i in rank if self.trend(int(i)) in ("stays", "grows", "not finite"))
+        """The nodes that do not converge, though violated by 1 % or more; the most violated first."""
+        last = np.nan_to_num(self.values[-1], nan=np.inf)
+        rank = [int(i) for i in np.argsort(-last, kind="stable") if last[i] >= SMALL]
+        return tuple(self.nodes[i] for i in rank if self.trend(i) in ("stays", "grows", "not finite"))
 
     def __str__(self) -> str:
         half = (self.steps - 1) // 2
@@ -86,9 +89,9 @@ class Violations:
             rows.append((node.label, shape, *numbers, self.trend(i), node.line))
         if self.stuck:
             worst = self.stuck[0]
-            end = f"{len(self.stuck)} of {len(self.nodes)} nodes do not converge, most of all {worst}"
+            end = f"{len(self.stuck)} of {len(self.nodes)} nodes are stuck, most of all {worst}"
         else:
-            end = f"all {len(self.nodes)} nodes hold, or come nearer to it"
+            end = f"none of {len(self.nodes)} nodes is stuck"
         return f"{table(rows)}\n{self.method}, {self.steps} steps: {end}"
 
     def plot(self) -> Any:
