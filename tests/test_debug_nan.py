@@ -143,8 +143,9 @@ def test_the_node_is_the_first_of_a_step():
 def test_the_outer_optimiser():
     solver = optim.ExtrapolatedProjections(outer=optax.sgd(3e38), steps_per_update=2)
     found = debug.locate_nan(network, PARAMS | {"w": 100 * PARAMS["w"]}, solver, steps=4)
-    assert found.found
-    assert found.step >= 1
+    assert found.step == 1
+    assert found.where == "the outer optimiser, for the parameter 'v'"
+    assert found.output.infinite == 10
 
 
 def test_the_state_of_the_outer_optimiser_is_taken_up():

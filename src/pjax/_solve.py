@@ -34,11 +34,12 @@ _ADVICE = {
     Status.MAX_STEPS: (
         "the constraints do not hold to the tolerance after max_steps steps. If the violation was still"
         " falling, allow more steps; if it was level, the problem may have no solution, or the method be"
-        " caught: try DouglasRachford or DifferenceMap, or another start"
+        " caught: try DouglasRachford or DifferenceMap, or another start. pjax.debug.violations shows which"
+        " constraints do not hold"
     ),
     Status.NOT_FINITE: (
         "the iteration left the finite numbers. Look at the scale of the data and of the parameters, and try"
-        " AlternatingProjections, which cannot overshoot"
+        " AlternatingProjections, which cannot overshoot. pjax.debug.locate_nan finds where it did"
     ),
 }
 
@@ -84,7 +85,7 @@ def solve(
     max_steps: int = 1000,
     tolerance: float = 1e-6,
     callback: Callable[[Any, Any], None] | None = None,
-    every: int = 1,
+    every: int | None = None,
     record: bool = False,
     throw: bool = False,
 ) -> Solution[P]:
@@ -99,10 +100,12 @@ def solve(
         tolerance: stop when the violation (see `Solution.violations`) is at most this.
         callback: called with the step's number and its violation, also inside `jit`; `pjax.debug.progress`
             makes one that shows them.
-        every: after how many steps to call it. It is called after the last step, too.
+        every: after how many steps to call it; by default after each, or as a meter says itself. It is called
+            after the last step, too.
         record: whether to keep the parameters of each step in `Solution.path`.
         throw: raise `NotConvergedError` unless it converged. Not inside `jit`.
     """
+    every = getattr(callback, "every", 1) if every is None else every
     for name, value in (("max_steps", max_steps), ("every", every)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -117,7 +120,9 @@ def solve(
     limit = jnp.asarray(tolerance, dtype)
 
     @jax.jit
-    def run(leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array) -> Solution[Any]:
+    def run(
+        leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
+    ) -> Solution[Any]:
         problem = program.problem(leaves, constants)
         iteration = solver.iteration(problem, measure=True)
         edges = max(problem.edges, 1)
@@ -133,8 +138,9 @@ def solve(
             state, k, _, violations, path = carry
             state = iteration.step(state)
             violation = jnp.sqrt(jnp.maximum(iteration.squared(state), 0) / edges)
-            if callback is not None:
-                call_when((k + 1) % every == 0, callback, k + 1, violation, always=every == 1)
+            if listener is not None:
+                due = (k + 1) % every == 0
+                call_when(due, program.listeners.tell, listener, k + 1, violation, always=every == 1)
             if record:
                 path = [p.at[k].set(x) for p, x in zip(path, now(state), strict=True)]
             return state, k + 1, violation, violations.at[k].set(violation), path
@@ -148,8 +154,8 @@ def solve(
             path if record else [],
         )
         state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
-        if callback is not None and every > 1:
-            call_when(k % every != 0, callback, k, violation)
+        if listener is not None and every > 1:
+            call_when(k % every != 0, program.listeners.tell, listener, k, violation)
         status = jnp.where(
             jnp.isfinite(violation),
             jnp.where(violation <= limit, Status.CONVERGED, Status.MAX_STEPS),
@@ -158,9 +164,10 @@ def solve(
         neglected = iteration.neglected(state)
         return Solution(now(state), status, k, violations, problem.loss, neglected, path if record else None)
 
-    key = (max_steps, callback, every, record)
+    key = (max_steps, callback is None, every, record)
     run = program.solves.setdefault(key, run)
-    solution = run(leaves, traced.constants, limit)
+    listener = None if callback is None else jnp.asarray(program.listeners.number(callback), jnp.int32)
+    solution = run(leaves, traced.constants, limit, listener)
     solution = solution._replace(
         params=jax.tree.unflatten(treedef, solution.params),
         path=None if solution.path is None else jax.tree.unflatten(treedef, solution.path),

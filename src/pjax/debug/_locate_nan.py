@@ -335,8 +335,8 @@ def _projection(
         inputs=tuple(ranges),
         output=None if after is None else _range("displacement after", after),
         advice=(
-            "Look at these ranges: numbers far from one, of the batch, of a target or of a parameter, lose"
-            " their meaning when they are squared. AlternatingProjections cannot overshoot."
+            "Look at these ranges: numbers far from one, of the batch, a target or a parameter, are lost when"
+            " they are squared. Scale them, or take smaller steps."
         ),
     )
 

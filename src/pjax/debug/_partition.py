@@ -72,7 +72,7 @@ def explain_partition(fn: Callable[[Any], Any], params: Any, solver: Solver | No
     ...     return pjax.squared_error(p["a"] + p["a"] * p["b"], jnp.ones(3))
     >>> found = explain_partition(loss, {"a": jnp.ones(3), "b": jnp.ones(3)})
     >>> [(i.behind.label, [node.label for node in i.cycle]) for i in found.identities]
-    [('a', ['a', 'dot(a, b)', 'sum(a)'])]
+    [('a', ['a', 'sum(a)', 'dot(a, b)'])]
     """
     solver = AlternatingProjections() if solver is None else solver
     graph = tracing.build(tracing.read(fn, params), keep_loops=solver.keeps_loops)

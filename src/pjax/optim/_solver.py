@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from pjax import _trace as tracing
 from pjax import layout
+from pjax._callback import Listeners
 from pjax.check import check_finite, check_graph
 from pjax.errors import InputError
 from pjax.graph import Graph
@@ -250,6 +251,7 @@ class Program:
         self.partition = stacked(partition) if solver.stacks else partition
         self.update = jax.jit(self._update, static_argnames="treedef")
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
+        self.listeners = Listeners()
         self._checked: set[tuple[bool, ...]] = set()
         self._graph = graph
         self._kind = kind
