@@ -28,7 +28,7 @@ def draw(found: "Violations") -> Any:
     places = {i: found.nodes[i].place for i in named}
     row = max(min(0.42, 14 / number), 0.05)
     left = 0.6 + _LETTER * max(map(len, names.values()))
-    trends, right = 1.95, 0.3 + 0.1 * max(map(len, places.values()))
+    trends, right = 2.2, 0.3 + 0.1 * max(map(len, places.values()))
     top, bottom = 1.25, 1.6
     across, down = 6.2, row * number
     width, height = left + across + trends + right, top + down + bottom
@@ -46,7 +46,7 @@ def draw(found: "Violations") -> Any:
     linear_scale(axis.xaxis)
     for i, place in places.items():
         trend, bad = found.trend(i), found.nodes[i] in found.stuck
-        text = f"{_WORDS[trend]} {found.values[-1, i]:.1g}" if trend in _WORDS else trend
+        text = f"{_WORDS[trend]} {_percent(found.values[-1, i])}" if trend in _WORDS else trend
         strong = {"color": COLOURS[3], "fontweight": "bold"} if bad else {"color": FAINT}
         where = {"transform": axis.transAxes, "va": "center"}
         axis.text(1 + 0.12 / across, 1 - (i + 0.5) / number, text, **where, **strong)
@@ -83,9 +83,18 @@ def _scale(figure: Any, image: Any, left: float, width: float, finite: bool) -> 
     box = figure.add_axes((left, 0.52 / height, width, 0.16 / height))
     bar = figure.colorbar(image, cax=box, orientation="horizontal")
     bar.outline.set_visible(False)
-    bar.set_ticks([1e-6, 1e-4, 1e-2, 1.0], labels=["≤ 10⁻⁶", "10⁻⁴", "1 %", "100 %"])
+    bar.set_ticks([1e-6, 1e-4, 1e-2, 1.0], labels=["≤ 0.0001 %", "0.01 %", "1 %", "100 %"])
     bar.ax.tick_params(length=0, labelsize=12.5, which="both")
     bar.ax.minorticks_off()
     if not finite:
         where = {"va": "center", "color": NOT_FINITE, "fontsize": 12.5}
         figure.text(left + 1.08 * width, 0.6 / height, "not a number", **where)
+
+
+def _percent(x: float) -> str:
+    """A part of a whole, to one digit or to the percent.
+
+    >>> _percent(1.0), _percent(0.143), _percent(0.00512)
+    ('100 %', '14 %', '0.5 %')
+    """
+    return f"{100 * x:.0f} %" if x >= 0.01 else f"{100 * x:.1g} %"
