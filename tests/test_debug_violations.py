@@ -103,7 +103,7 @@ def test_where_they_cannot():
 
     found = debug.violations(impossible, jnp.zeros(2), optim.AlternatingProjections(), steps=60)
     assert len(found.stuck) == len(found.nodes) == 4
-    assert "4 of 4 nodes are stuck" in str(found)
+    assert "4 of 4 nodes stuck" in str(found)
     assert str(found).count("test_debug_violations.py:") > 4
 
 

@@ -89,7 +89,7 @@ class Violations:
             rows.append((node.label, shape, *numbers, self.trend(i), node.line))
         if self.stuck:
             worst = self.stuck[0]
-            end = f"{len(self.stuck)} of {len(self.nodes)} nodes are stuck, most of all {worst}"
+            end = f"{len(self.stuck)} of {len(self.nodes)} nodes stuck, most of all {worst}"
         else:
             end = f"none of {len(self.nodes)} nodes is stuck"
         return f"{table(rows)}\n{self.method}, {self.steps} steps: {end}"
