@@ -251,8 +251,9 @@ class _Watched(Problem):
 
     def squared(self, v: int, moves: Moves) -> jax.Array:
         squared = super().squared(v, moves)
-        arrays = [x for x in (*moves.inputs, moves.output) if x is not None]
-        self._note(v, *(arrays if moves.inputs[0] is not None else (*arrays, squared)))
+        inputs = [x for x in moves.inputs if x is not None]
+        # Where a node does not say how its inputs move, the sum of the squares does.
+        self._note(v, *(inputs or [squared]), *([] if moves.output is None else [moves.output]))
         return squared
 
     def pull(
