@@ -14,6 +14,9 @@ from pjax._solve import NotConvergedError as NotConvergedError
 from pjax._solve import Solution as Solution
 from pjax._solve import Status as Status
 from pjax._solve import solve as solve
+from pjax._summary import NodeSummary as NodeSummary
+from pjax._summary import Summary as Summary
+from pjax._summary import summary as summary
 from pjax._trace import register_equation as register_equation
 from pjax._trace import trace as trace
 from pjax.computation import Array as Array
@@ -22,6 +25,8 @@ from pjax.computation import Parameter as Parameter
 from pjax.computation import array as array
 from pjax.computation import as_function as as_function
 from pjax.computation import parameter as parameter
+from pjax.drawing import Drawing as Drawing
+from pjax.drawing import draw as draw
 from pjax.errors import GraphError as GraphError
 from pjax.errors import InputError as InputError
 from pjax.errors import PjaxError as PjaxError

@@ -108,7 +108,8 @@ def profile(
     found = []
     for node in program.partition.graph.nodes:
         if not node.is_parameter:
-            run, arguments = _alone(program, node, leaves, constants)
+            start, run = alone(program, node)
+            arguments = (*jax.jit(start)(leaves, constants), leaves, constants)
             found.append((node, *_measure(run, arguments, repeats)))
     total = sum(ms for _, ms, _, _ in found)
     nodes = [
@@ -131,18 +132,22 @@ def profile(
 # --- What is measured: a function of a carry, and its arguments ---
 
 
-def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
-    """A node's part of a step: what it reads, its projection, and what it writes."""
+def alone(program: Program, node: Node) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A node's part of a step: what it reads, its projection, and what it writes.
+
+    Returns:
+        A function of the parameters' leaves and the constants for what the part starts from, and the part
+        itself, a function of that and of the same.
+    """
     solver, v = program.solver, node.index
     readers = program.partition.graph.nodes
 
-    @jax.jit
     def start(leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         problem = program.problem(leaves, constants)
         values = {s: jnp.zeros(readers[s].shape, problem.dtype) for wire in node.wires for s in wire.sources}
         goal = None if node.is_target else 1e-3 * jnp.ones(node.shape, problem.dtype)
         edges = solver.space(problem).start()[v] if isinstance(solver, _Reflecting) else None
-        return values, goal, edges, problem.inputs[v], problem.points.get(v)
+        return (values, goal, edges), problem.inputs[v], problem.points.get(v)
 
     def run(carry: Any, inputs: Any, point: Any, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         values, goal, edges = carry
@@ -150,8 +155,7 @@ def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any
         problem.inputs, problem.points = {v: inputs}, {v: point}
         return _moves(solver, problem, node, values, goal, edges)
 
-    values, goal, edges, inputs, point = start(leaves, constants)
-    return run, ((values, goal, edges), inputs, point, leaves, constants)
+    return start, run
 
 
 def _moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, edges: Any) -> Any:

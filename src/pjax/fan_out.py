@@ -1,0 +1,58 @@
+"""How many edges there are, and how many leave each number: counted without running anything."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from pjax.contraction import Contraction
+from pjax.graph import Graph, Node
+from pjax.layout import Evaluator, Wiring
+
+
+def entering(node: Node, i: int) -> int:
+    """The number of edges of an input; labels have none."""
+    if i >= len(node.wires):
+        return 0
+    return node.rule.edges if isinstance(node.rule, Contraction) else math.prod(node.inputs[i].shape)
+
+
+def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, Any]:
+    """For each source of an input, the number of edges from each of its numbers to there.
+
+    One number where it is the same for all; an array need not have all axes in full.
+
+    Args:
+        graph: that of the node.
+        node: the reader.
+        i: which of its inputs.
+        known: knows the constants, which may say what is read.
+    """
+    if i >= len(node.wires) or node.inputs[i].constant:
+        return {}
+    wire = node.inputs[i]
+    avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
+    each = node.rule.count(i) if isinstance(node.rule, Contraction) else 1
+    return dict(zip(wire.sources, Wiring(wire, avals, known).counts(each), strict=True))
+
+
+def least_and_most(count: Any) -> tuple[int, int]:
+    """Of counts.
+
+    >>> least_and_most(3), least_and_most(np.array([[1.0, 4.0]]))
+    ((3, 3), (1, 4))
+    """
+    array = np.asarray(count)
+    return round(float(array.min())), round(float(array.max()))
+
+
+def total(count: Any, shape: tuple[int, ...]) -> int:
+    """Of counts for all numbers of an array.
+
+    >>> total(3, (2, 2)), total(np.array([[1.0, 4.0]]), (3, 2))
+    (12, 15)
+    """
+    array = np.asarray(count, np.float64)
+    return round(float(array.sum()) * math.prod(shape) / array.size)
