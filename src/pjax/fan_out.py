@@ -9,7 +9,7 @@ import numpy as np
 
 from pjax.contraction import Contraction
 from pjax.graph import Graph, Node
-from pjax.layout import Evaluator, Wiring
+from pjax.layout import UNIFORM, Evaluator, Wiring
 
 
 def entering(node: Node, i: int) -> int:
@@ -38,13 +38,30 @@ def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, 
     return dict(zip(wire.sources, Wiring(wire, avals, known).counts(each), strict=True))
 
 
-def least_and_most(count: Any) -> tuple[int, int]:
-    """Of counts.
+def of_constant(node: Node, i: int) -> Any:
+    """The number of edges from each number of a constant to an input that reads it; None where it is not plain.
 
-    >>> least_and_most(3), least_and_most(np.array([[1.0, 4.0]]))
-    ((3, 3), (1, 4))
+    One number where it is the same for all; an array need not have all axes in full.
+    """
+    each = node.rule.count(i) if isinstance(node.rule, Contraction) else 1
+    expr = whole = node.inputs[i].expr
+    while expr.call is not None and expr.call.name in UNIFORM and len(expr.call.args) == 1:
+        expr = expr.call.args[0]
+    if expr.constant is None or not expr.size or whole.size % expr.size:
+        return None
+    times = whole.size // expr.size
+    return each * times if isinstance(each, int) else each if times == 1 else None
+
+
+def least_and_most(count: Any, *, read: bool = False) -> tuple[int, int]:
+    """Of counts; with `read`, of those that are not zero.
+
+    >>> least_and_most(3), least_and_most(np.array([[0.0, 1.0, 4.0]])), least_and_most([0, 1, 4], read=True)
+    ((3, 3), (0, 4), (1, 4))
     """
     array = np.asarray(count)
+    if read and array.max() > 0:
+        array = array[array > 0]
     return round(float(array.min())), round(float(array.max()))
 
 

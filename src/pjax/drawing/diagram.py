@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -20,6 +19,7 @@ from pjax.primitives import Identity
 from pjax.stacking import StackedGraph, stacked
 
 Kind: TypeAlias = Literal["parameter", "constant", "operation", "identity", "target"]
+Role: TypeAlias = Literal["edges", "labels", "indices"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +84,12 @@ class Arrow:
     input: int
     layouts: tuple[str, ...] = ()
     """What moves the numbers on the way."""
+    role: Role = "edges"
+    """Labels of a target, and indices or conditions that say where numbers go, have no edges."""
     edges: int = 0
-    """How many edges it stands for; 0 for labels and indices, which are not projected."""
+    """How many edges it stands for."""
     fan_out: tuple[int, int] | None = None
-    """How many edges leave a number of the source: the least and the most; None where that is not known."""
+    """How many edges leave a number that is read: the least and the most; None where that is not known."""
     offset: int = 0
     """Between equal nodes: which neighbour is read, -1 for the one before."""
     back: bool = False
@@ -96,12 +98,20 @@ class Arrow:
     @property
     def label(self) -> str:
         """Layouts and fan-out in short."""
-        parts = [" ".join(self.layouts)] if self.layouts else []
+        return " · ".join(self.label_lines)
+
+    @property
+    def label_lines(self) -> tuple[str, ...]:
+        """The parts of the label."""
+        if self.role != "edges":
+            return (self.role,)
+        words = list(self.layouts)
         if self.offset:
-            parts.insert(0, {-1: "previous", 1: "next"}.get(self.offset, f"{self.offset:+d}"))
+            words.insert(0, {-1: "previous", 1: "next"}.get(self.offset, f"{self.offset:+d}"))
+        parts = [", ".join(words)] if words else []
         if self.fan_out is not None and self.fan_out != (1, 1):
             parts.append(names.range_name(*self.fan_out))
-        return " · ".join(parts)
+        return tuple(parts)
 
     @property
     def tooltip(self) -> str:
@@ -109,12 +119,14 @@ class Arrow:
         lines = [f"input {self.input}"]
         if self.layouts:
             lines.append(f"through {', '.join(self.layouts)}")
-        if not self.edges:
-            lines.append("not projected: labels, or where numbers go")
-        else:
+        if self.role != "edges":
+            lines.append(f"{self.role}: not projected")
+        elif self.edges:
             lines.append(f"{self.edges:,} edges")
         if self.fan_out is not None:
-            lines.append(f"{names.range_name(*self.fan_out)}: edges that leave each number")
+            low, high = self.fan_out
+            each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            lines.append(f"{each} for each number that is read")
         return "\n".join(lines)
 
 
@@ -217,24 +229,27 @@ class _Maker:
                 layouts[place] = way if len(way) > len(seen) else seen
         reader = self._graph.nodes[u]
         counts = fan_out.leaving(self._graph, reader, i, self._known)
+        carries: Role = "edges" if i < len(reader.wires) else "labels"
         for (kind, index), way in layouts.items():
-            shown = names.layout_names(way)
+            role: Role = "indices" if kind == "steer" else carries
+            shown = names.layout_names(way) if role == "edges" else ()
             if kind == "node":
                 edges, each = 0, None
                 if index in counts:
                     edges = fan_out.total(counts[index], self._graph.nodes[index].shape)
-                    each = fan_out.least_and_most(counts[index])
+                    each = fan_out.least_and_most(counts[index], read=True)
                 (offset,) = offsets[index] if len(offsets[index]) == 1 else (0,)
                 back = self._members[index][0] >= self._members[u][0]
-                arrow = Arrow(f"n{index}", f"n{u}", i, shown, edges, each, offset, back)
+                arrow = Arrow(f"n{index}", f"n{u}", i, shown, role, edges, each, offset, back)
             else:
-                edges = fan_out.entering(reader, i) if kind == "constant" else 0
-                alone = len(layouts) == 1 and units[0].inputs[i].constant
                 box = self._constant(index)
-                arrow = Arrow(box.key, f"n{u}", i, shown, edges, _each(edges, box) if alone else None)
+                count = fan_out.of_constant(reader, i) if role == "edges" else None
+                edges = 0 if count is None else fan_out.total(count, box.shape)
+                each = None if count is None else fan_out.least_and_most(count, read=True)
+                arrow = Arrow(box.key, f"n{u}", i, shown, role, edges, each)
             self._arrows.append(arrow)
         if not layouts:
-            self._literal(u, i, units)
+            self._literal(u, i, units, carries)
 
     def _constant(self, index: int) -> Box:
         value = self._traced.constants[index]
@@ -242,18 +257,12 @@ class _Maker:
         box = Box(f"c{index}", "constant", title, jnp.shape(value), jnp.result_type(value).name)
         return self._constants.setdefault(box.key, box)
 
-    def _literal(self, u: int, i: int, units: Sequence[Node]) -> None:
+    def _literal(self, u: int, i: int, units: Sequence[Node], role: Role) -> None:
         """A constant that is written in the program, and not captured."""
         expr = units[0].inputs[i].expr
-        values = {
-            float(e.literal) for e in layout.walk(expr) if e.literal is not None and np.size(e.literal) == 1
-        }
-        title = f"{values.pop():g}" if len(values) == 1 else "constant"
-        box = Box(f"l{u}_{i}", "constant", title, units[0].inputs[i].shape, jnp.dtype(expr.dtype).name)
+        literals = [e.literal for e in layout.walk(expr) if e.literal is not None]
+        alone = len(literals) == 1 and np.size(literals[0]) == 1
+        title = f"{float(literals[0]):g}" if alone else "constant"
+        box = Box(f"l{u}_{i}", "constant", title, expr.shape, jnp.dtype(expr.dtype).name)
         self._constants[box.key] = box
-        self._arrows.append(Arrow(box.key, f"n{u}", i, (), fan_out.entering(self._graph.nodes[u], i)))
-
-
-def _each(edges: int, box: Box) -> tuple[int, int] | None:
-    size = math.prod(box.shape)
-    return (edges // size, edges // size) if edges and size and not edges % size else None
+        self._arrows.append(Arrow(box.key, f"n{u}", i, role=role))

@@ -46,7 +46,7 @@ def _arrow(arrow: Arrow) -> str:
         f"{arrow.source} -> {arrow.target}",
         label=arrow.label,
         tooltip=arrow.tooltip,
-        style="solid" if arrow.edges else "dashed",
+        style="solid" if arrow.role == "edges" else "dashed",
         constraint="false" if arrow.back else "true",
     )
 

@@ -33,7 +33,7 @@ def _box(box: Box) -> str:
 
 
 def _arrow(arrow: Arrow) -> str:
-    line = "-->" if arrow.edges else "-.->"
+    line = "-->" if arrow.role == "edges" else "-.->"
     label = f'|"{quoted(arrow.label)}"|' if arrow.label else ""
     return f"{arrow.source} {line}{label} {arrow.target}"
 

@@ -22,9 +22,10 @@ Segment: TypeAlias = tuple[Point, ...]
 
 GAP = 20.0  # between a layer and its neighbour
 ROOM = 18.0  # between neighbours of one layer
-LANE = 24.0  # between arrows that return
+LANE = 20.0  # between arrows that return
 RUN = 9.0  # between parts of these that run beside each other
 PORT = 13.0  # between arrows that enter one box
+CORNER = 13.0  # between these and the end of its side
 ROUND = 9.0  # radius of corners
 
 
@@ -98,7 +99,7 @@ class _Placer:
         for box in diagram.boxes:  # room for all arrows that enter
             entering = sum(arrow.target == box.key for arrow in diagram.arrows)
             vertex = self._boxes[box.key]
-            vertex.across = max(vertex.across, PORT * entering + 6)
+            vertex.across = max(vertex.across, PORT * (entering - 1) + 2 * CORNER)
         self._order()
         self._columns()
 
@@ -120,6 +121,8 @@ class _Placer:
         """Places across, by igraph."""
         vertices = list(self._boxes.values())
         joined: list[tuple[int, int]] = []
+        weights: list[float] = []
+        kinds = {box.key: box.kind for box in self._diagram.boxes}
         number = {id(v): i for i, v in enumerate(vertices)}
         for arrow, chain in zip(self._diagram.arrows, self._chains, strict=True):
             if arrow.back:
@@ -128,11 +131,14 @@ class _Placer:
             vertices += chain
             way = [self._boxes[arrow.source], *chain, self._boxes[arrow.target]]
             joined += [(number[id(a)], number[id(b)]) for a, b in zip(way, way[1:], strict=False)]
+            # What runs through operations is to be straight; parameters and constants join from the sides.
+            weights += [1.0 if kinds[arrow.source] in ("parameter", "constant") else 64.0] * (len(way) - 1)
         graph = module("igraph").Graph(len(vertices), joined, directed=True)
         found = graph.layout_sugiyama(layers=[v.layer for v in vertices], hgap=1, vgap=1, maxiter=1000)
         for vertex, (at, _) in zip(vertices, found, strict=True):
             vertex.at = at
-        _spread(vertices, [(vertices[a], vertices[b]) for a, b in joined])
+        ends = [(vertices[a], vertices[b]) for a, b in joined]
+        _spread(vertices, [(*pair, weight) for pair, weight in zip(ends, weights, strict=True)])
 
     def _columns(self) -> None:
         """Places along: the start and the end of each layer."""
@@ -161,8 +167,12 @@ class _Placer:
         for v in vertices:
             v.at -= top
         bottom = max(v.at + v.across / 2 for v in vertices)
-        self._lane = {i: bottom + LANE * (k + 0.8) for k, i in enumerate(lanes)}
-        self._width = bottom + LANE * len(lanes)
+        self._lane: dict[int, float] = {}
+        for i in lanes:
+            breadth = (self._labels[i] or (0.0, 0.0))[1] + ROOM / 2
+            self._lane[i] = bottom + max(breadth, LANE) / 2 + ROOM / 4
+            bottom += max(breadth, LANE)
+        self._width = bottom
 
     def _span(self, arrow: Arrow) -> int:
         return self._boxes[arrow.source].layer - self._boxes[arrow.target].layer
@@ -185,15 +195,20 @@ class _Placer:
         return (self._starts[v.layer] + self._ends[v.layer]) / 2
 
     def _ports(self) -> list[float]:
-        """For each arrow, how far from the middle of its box it enters: in the order in which they arrive."""
+        """For each arrow, how far from the middle of its box it enters: straight, where there is room."""
         found = [0.0] * len(self._diagram.arrows)
         entering: dict[str, list[tuple[float, int]]] = collections.defaultdict(list)
         for i, (arrow, chain) in enumerate(zip(self._diagram.arrows, self._chains, strict=True)):
             before = float("inf") if arrow.back else chain[-1].at
             entering[arrow.target].append((before, i))
-        for arrivals in entering.values():
-            for k, (_, i) in enumerate(sorted(arrivals)):
-                found[i] = (k - (len(arrivals) - 1) / 2) * PORT
+        for key, arrivals in entering.items():
+            box = self._boxes[key]
+            most = box.across / 2 - CORNER
+            arrivals.sort()
+            wanted = [min(max(at - box.at, -most), most) for at, _ in arrivals]
+            places = _apart(wanted, [1.0] * len(wanted), [0.0] * len(wanted), PORT)
+            for k, ((_, i), at) in enumerate(zip(arrivals, places, strict=True)):
+                found[i] = min(max(at, k * PORT - most), most - (len(arrivals) - 1 - k) * PORT)
         return found
 
     def _forward(self, i: int, arrow: Arrow, port: float) -> Route:
@@ -248,44 +263,45 @@ def layers_of(diagram: Diagram) -> dict[str, int]:
     return layer
 
 
-def _spread(vertices: Sequence[_Vertex], joined: Sequence[tuple[_Vertex, _Vertex]]) -> None:
+def _spread(vertices: Sequence[_Vertex], joined: Sequence[tuple[_Vertex, _Vertex, float]]) -> None:
     """Give every vertex room, in the order of its layer, and move it to where its neighbours are."""
     layers: dict[int, list[_Vertex]] = collections.defaultdict(list)
     for vertex in vertices:
         layers[vertex.layer].append(vertex)
-    near: dict[int, list[_Vertex]] = collections.defaultdict(list)
-    for a, b in joined:
-        near[id(a)].append(b)
-        near[id(b)].append(a)
+    near: dict[int, list[tuple[_Vertex, float]]] = collections.defaultdict(list)
+    for a, b, weight in joined:
+        near[id(a)].append((b, weight))
+        near[id(b)].append((a, weight))
     for layer in layers.values():
         layer.sort(key=lambda v: v.at)
     largest = max(v.across for v in vertices) + ROOM
     for vertex in vertices:
         vertex.at *= largest
     order = sorted(layers)
-    for _ in range(24):
+    for _ in range(60):
         for number in (*order, *reversed(order)):
             layer = layers[number]
-            wanted = [_mean([u.at for u in near[id(v)]]) if near[id(v)] else v.at for v in layer]
-            # Lines that only pass are to be straight; where there is no room, they win.
-            weights = [4.0 if not v.along else 1.0 for v in layer]
-            for vertex, at in zip(layer, _apart(wanted, weights, [v.across for v in layer]), strict=True):
+            weights = [sum(weight for _, weight in near[id(v)]) for v in layer]
+            wanted = [
+                sum(u.at * weight for u, weight in near[id(v)]) / total if total else v.at
+                for v, total in zip(layer, weights, strict=True)
+            ]
+            heavy = [max(total, 1.0) for total in weights]
+            for vertex, at in zip(layer, _apart(wanted, heavy, [v.across for v in layer], ROOM), strict=True):
                 vertex.at = at
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _apart(wanted: Sequence[float], weights: Sequence[float], sizes: Sequence[float]) -> list[float]:
+def _apart(
+    wanted: Sequence[float], weights: Sequence[float], sizes: Sequence[float], room: float
+) -> list[float]:
     """The places nearest to the wanted ones, in the same order, with room for each.
 
-    >>> _apart([0.0, 0.0], [1.0, 1.0], [10.0, 10.0]) == [-5 - ROOM / 2, 5 + ROOM / 2]
-    True
+    >>> _apart([0.0, 0.0], [1.0, 1.0], [10.0, 10.0], 2.0)
+    [-6.0, 6.0]
     """
     offsets = [0.0]
     for a, b in zip(sizes, sizes[1:], strict=False):
-        offsets.append(offsets[-1] + (a + b) / 2 + ROOM)
+        offsets.append(offsets[-1] + (a + b) / 2 + room)
     # Without their offsets the places must only not fall: neighbours that would are replaced by their mean.
     blocks: list[tuple[float, float, int]] = []
     for want, weight, offset in zip(wanted, weights, offsets, strict=True):

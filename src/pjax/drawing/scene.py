@@ -9,7 +9,7 @@ from pjax.drawing import names
 from pjax.drawing.diagram import Arrow, Box, Diagram
 from pjax.drawing.needs import module
 from pjax.drawing.place import Point, Rectangle, Route, Segment, Size, place
-from pjax.drawing.style import FAINT, INK, PALE, SETS, WIRE, Style, paint
+from pjax.drawing.style import CONSTANT, FAINT, INK, PALE, SETS, WIRE, Style, paint
 
 FONT = "DejaVu Sans"
 """Comes with matplotlib, and is wider than most: other fonts fit into the same boxes."""
@@ -70,22 +70,22 @@ class Scene:
 def scene(diagram: Diagram, direction: str) -> Scene:
     """Draw a diagram."""
     sizes = {box.key: _size(box) for box in diagram.boxes}
-    labels = [_label_size(arrow.label) if arrow.label else None for arrow in diagram.arrows]
+    labels = [_label_size(arrow) if arrow.label else None for arrow in diagram.arrows]
     placed = place(diagram, sizes, labels, down=direction == "down")
     wires, pills = [], []
     for i, (arrow, route) in enumerate(zip(diagram.arrows, placed.routes, strict=True)):
         key = f"{arrow.source}-{arrow.target}-{arrow.input}-{i}"
         wires.append(Group("wire", key, arrow.tooltip, tuple(_wire(arrow, route))))
         if route.label is not None:
-            pills.append(Group("label", f"{key}-label", arrow.tooltip, tuple(_pill(arrow.label, route.label))))
+            pills.append(Group("label", f"{key}-label", arrow.tooltip, tuple(_pill(arrow.label_lines, route.label))))
     boxes = [Group("box", b.key, b.tooltip, tuple(_box(b, placed.boxes[b.key]))) for b in diagram.boxes]
     entries = list(_entries(diagram))
     width = max(placed.width, *(w for w, _ in entries), 400.0)
     legend, below = _legend(entries, width, placed.height + 26)
     left = (width - placed.width) / 2
-    moved = [_moved(group, MARGIN + left, MARGIN + _STACK) for group in (*wires, *pills, *boxes)]
-    moved.append(_moved(legend, MARGIN, MARGIN + _STACK))
-    return Scene(width + 2 * MARGIN, below + 2 * MARGIN + _STACK, tuple(moved))
+    moved = [_moved(group, MARGIN + left, MARGIN) for group in (*wires, *pills, *boxes)]
+    moved.append(_moved(legend, MARGIN, MARGIN))
+    return Scene(width + 2 * MARGIN, below + 2 * MARGIN, tuple(moved))
 
 
 @functools.cache
@@ -116,7 +116,7 @@ def _box(box: Box, place: Rectangle) -> Iterator[Part]:
     style = paint(box)
     for sheet in range(min(box.count - 1, 2), 0, -1):
         shift = sheet * _STACK
-        behind = dataclasses.replace(place, x=place.x + shift, y=place.y - shift)
+        behind = dataclasses.replace(place, x=place.x + shift, y=place.y + shift)
         yield _outline(box, behind, style)
     yield _outline(box, place, style)
     if box.kind == "target":
@@ -175,7 +175,7 @@ def _wire(arrow: Arrow, route: Route) -> Iterator[Part]:
     before = rest[-1][-1] if rest else route.start
     dx, dy = _unit(before, end, route)
     neck = (end[0] - dx * _HEAD, end[1] - dy * _HEAD)
-    dashes = () if arrow.edges else (4.0, 3.0)
+    dashes = () if arrow.role == "edges" else (4.0, 3.0)
     line = (*rest, (*last[:-1], neck))
     yield Shape(route.start, line, line=WIRE, width=1.3, dashes=dashes, closed=False)
     side = _HEAD * 0.45
@@ -192,13 +192,15 @@ def _unit(before: Point, end: Point, route: Route) -> Point:
     return (0.0, 1.0) if down else (1.0, 0.0)
 
 
-def _label_size(text: str) -> Size:
-    return text_width(text, _LABEL) + 12, 16.0
+def _label_size(arrow: Arrow) -> Size:
+    lines = arrow.label_lines
+    return max(text_width(line, _LABEL) for line in lines) + 12, 5.0 + 11.5 * len(lines)
 
 
-def _pill(text: str, place: Rectangle) -> Iterator[Part]:
+def _pill(lines: Sequence[str], place: Rectangle) -> Iterator[Part]:
     yield _rounded(place, 8.0, "#ffffff", PALE, 1.0)
-    yield Words((place.x, place.y), text, _LABEL, FAINT)
+    for k, line in enumerate(lines):
+        yield Words((place.x, place.y + 11.5 * (k - (len(lines) - 1) / 2)), line, _LABEL, FAINT)
 
 
 # --- Legend ---
@@ -225,21 +227,23 @@ def _entries(diagram: Diagram) -> Iterator[tuple[float, tuple[Part, ...]]]:
         if example is None:
             continue
         sample = [dataclasses.replace(_outline(example, Rectangle(11, 0, 22, 13), plain), fill="#ffffff")]
+        if kind == "constant":
+            sample = [_outline(example, Rectangle(11, 0, 22, 13), CONSTANT)]
         if kind == "operation":
             sample = [_rounded(Rectangle(11, 0, 22, 13), 3.5, "#ffffff", FAINT, 1.2)]
         if kind == "target":
             sample = [_rounded(Rectangle(11, 0, 22 - d, 13 - d), 3.0, "#ffffff", FAINT, 1.1) for d in (0, 5)]
         yield _entry(sample, meaning)
     if any(box.count > 1 for box in diagram.boxes):
-        sheets = [_rounded(Rectangle(10 + d, 1 - d, 19, 11), 3.0, "#ffffff", FAINT, 1.1) for d in (4, 2, 0)]
+        sheets = [_rounded(Rectangle(10 + d, d - 2, 19, 11), 3.0, "#ffffff", FAINT, 1.1) for d in (4, 2, 0)]
         yield _entry(sheets, "equal nodes, as one")
     if any(arrow.fan_out not in (None, (1, 1)) for arrow in diagram.arrows):
         width = text_width("×n", _LABEL) + 10
-        pill = [*_pill("×n", Rectangle(width / 2, 0, width, 15))]
-        yield _entry(pill, "n edges leave each number", width)
-    if any(not arrow.edges for arrow in diagram.arrows):
+        pill = [*_pill(["×n"], Rectangle(width / 2, 0, width, 15))]
+        yield _entry(pill, "n edges for each number", width)
+    if any(arrow.role != "edges" for arrow in diagram.arrows):
         line = Shape((0, 0), (((24, 0),),), line=WIRE, width=1.3, dashes=(4.0, 3.0), closed=False)
-        yield _entry([line], "labels, indices")
+        yield _entry([line], "not projected")
 
 
 def _entry(sample: Sequence[Part], meaning: str, width: float = 24.0) -> tuple[float, tuple[Part, ...]]:
