@@ -7,6 +7,8 @@ each, and finds parameters that satisfy all constraints at once. No gradients.
 
 from pjax import nn as nn
 from pjax import optim as optim
+from pjax._draw import Drawing as Drawing
+from pjax._draw import draw as draw
 from pjax._profile import NodeCost as NodeCost
 from pjax._profile import Profile as Profile
 from pjax._profile import profile as profile
@@ -25,8 +27,6 @@ from pjax.computation import Parameter as Parameter
 from pjax.computation import array as array
 from pjax.computation import as_function as as_function
 from pjax.computation import parameter as parameter
-from pjax.drawing import Drawing as Drawing
-from pjax.drawing import draw as draw
 from pjax.errors import GraphError as GraphError
 from pjax.errors import InputError as InputError
 from pjax.errors import PjaxError as PjaxError

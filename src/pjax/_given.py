@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from pjax import _trace as tracing
 from pjax.computation import Array, Computation, ancestors, as_function
@@ -38,15 +39,24 @@ def constant_names(what: Any, fn: Callable[[Any], Any], constants: Sequence[Any]
     >>> constant_names(None, lambda p: (p * x, y), [y, jax.numpy.ones(2), x])
     ('y', '', 'x')
     """
-    known: dict[int, str] = {}
-    for name, value in _captured(fn).items():
-        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-            inner = tracing.path_name(path)
-            known.setdefault(id(leaf), f"{name}.{inner}" if path else name)
+    known: list[tuple[str, Any]] = []
     for array in ancestors([x for x in jax.tree.leaves(what) if isinstance(x, Computation)]):
         if isinstance(array, Array) and array.name:
-            known[id(array.value)] = array.name
-    return tuple(known.get(id(constant), "") for constant in constants)
+            known.append((array.name, array.value))
+    for name, value in _captured(fn).items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            known.append((f"{name}.{tracing.path_name(path)}" if path else name, leaf))
+    return tuple(
+        next((name for name, value in known if _same(value, constant)), "") for constant in constants
+    )
+
+
+def _same(value: Any, constant: Any) -> bool:
+    """Whether an array of the user's is what was captured, which is a copy where it was one of NumPy."""
+    if value is constant:
+        return True
+    copied = isinstance(value, np.ndarray) and not isinstance(constant, jax.core.Tracer)
+    return copied and value.shape == np.shape(constant) and bool(np.all(value == np.asarray(constant)))
 
 
 def _captured(fn: Any) -> Mapping[str, Any]:

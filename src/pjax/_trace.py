@@ -760,7 +760,7 @@ def trace(fn: Callable[[Any], Any], params: Any) -> Any:
             dtype=node.dtype,
         )
     targets = tuple(shown[t.index] for t in graph.targets)
-    _ORIGINS.update({target: (fn, params) for target in targets})
+    _ORIGINS.update(dict.fromkeys(targets, (fn, params)))
     return targets[0] if len(targets) == 1 else targets
 
 

@@ -39,7 +39,7 @@ def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, 
 
 
 def of_constant(node: Node, i: int) -> Any:
-    """The number of edges from each number of a constant to an input that reads it; None where it is not plain.
+    """The number of edges from each number of a constant to an input; None where more than that is read.
 
     One number where it is the same for all; an array need not have all axes in full.
     """

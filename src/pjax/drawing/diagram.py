@@ -49,6 +49,11 @@ class Box:
         return max(len(self.names), 1)
 
     @property
+    def times(self) -> str:
+        """That number in short; nothing for one node."""
+        return f"×{self.count}" if self.count > 1 else ""
+
+    @property
     def subtitle(self) -> str:
         """Shape and type, and the steps of a loop."""
         parts = [names.shape_name(self.shape)]
@@ -140,7 +145,9 @@ class Diagram:
     """How many sets there are."""
 
 
-def diagram(traced: Traced, partition: Partition, constants: Sequence[str], *, fold: bool = True) -> Diagram:
+def diagram_of(
+    traced: Traced, partition: Partition, constants: Sequence[str], *, fold: bool = True
+) -> Diagram:
     """The boxes and arrows of a partitioned graph.
 
     Args:
@@ -217,13 +224,12 @@ class _Maker:
         """The arrows of one input of a box."""
         units = [self._original.nodes[m] for m in self._members[u]]
         offsets: dict[int, set[int]] = collections.defaultdict(set)
-        layouts: dict[tuple[str, int], tuple[str, ...]] = {}
+        layouts: dict[Leaf, tuple[str, ...]] = {}
         for p, node in enumerate(units):
-            for (kind, index), way in ways(node.inputs[i].expr).items():
-                place: tuple[str, int] = (kind, index)
-                if kind == "node":
-                    source, q = self._place[index]
-                    place = (kind, source)
+            for place, way in ways(node.inputs[i].expr).items():
+                if place[0] == "node":
+                    source, q = self._place[place[1]]
+                    place = ("node", source)
                     offsets[source].add(q - p if len(self._members[source]) > 1 and len(units) > 1 else 0)
                 seen = layouts.get(place, ())
                 layouts[place] = way if len(way) > len(seen) else seen

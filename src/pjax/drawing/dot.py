@@ -1,7 +1,7 @@
 """A diagram in the language of Graphviz."""
 
 from pjax.drawing.diagram import Arrow, Box, Diagram
-from pjax.drawing.style import Style, paint
+from pjax.drawing.style import paint
 
 _STYLES = {
     "parameter": "rounded,filled",
@@ -12,7 +12,7 @@ _STYLES = {
 }
 
 
-def dot(diagram: Diagram, direction: str) -> str:
+def dot_text(diagram: Diagram, direction: str) -> str:
     """The text of a ``.dot`` file."""
     lines = [
         "digraph pjax {",
@@ -27,11 +27,10 @@ def dot(diagram: Diagram, direction: str) -> str:
 
 
 def _box(box: Box) -> str:
-    style: Style = paint(box)
-    stack = f" ×{box.count}" if box.count > 1 else ""
+    style = paint(box)
     return _statement(
         box.key,
-        label=f"{box.title}{stack}\n{box.subtitle}",
+        label=f"{box.title} {box.times}".strip() + f"\n{box.subtitle}",
         tooltip=box.tooltip,
         shape="box3d" if box.count > 1 else "box",
         style=_STYLES[box.kind],

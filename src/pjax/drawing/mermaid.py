@@ -12,7 +12,7 @@ _BRACKETS = {
 }
 
 
-def mermaid(diagram: Diagram, direction: str) -> str:
+def mermaid_text(diagram: Diagram, direction: str) -> str:
     """The text of a ``.mmd`` file."""
     lines = [
         f"flowchart {'LR' if direction == 'right' else 'TD'}",
@@ -26,8 +26,7 @@ def mermaid(diagram: Diagram, direction: str) -> str:
 
 def _box(box: Box) -> str:
     opening, closing = _BRACKETS[box.kind]
-    stack = f" ×{box.count}" if box.count > 1 else ""
-    text = f"{quoted(box.title + stack)}<br/><small>{quoted(box.subtitle)}</small>"
+    text = f"{quoted(f'{box.title} {box.times}'.strip())}<br/><small>{quoted(box.subtitle)}</small>"
     colour = "constant" if box.set is None else f"set{box.set % len(SETS) + 1}"
     return f'{box.key}{opening}"{text}"{closing}:::{colour}'
 

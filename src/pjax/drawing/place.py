@@ -9,6 +9,7 @@ Here one coordinate runs *along* the arrows and the other *across* them.
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -24,8 +25,9 @@ GAP = 20.0  # between a layer and its neighbour
 ROOM = 18.0  # between neighbours of one layer
 LANE = 20.0  # between arrows that return
 RUN = 9.0  # between parts of these that run beside each other
-PORT = 13.0  # between arrows that enter one box
-CORNER = 13.0  # between these and the end of its side
+PORT = 12.0  # between arrows that enter one box
+CORNER, WIDE = 10.0, 20.0  # between these and the end of its side; at the top, where the number of the set is
+AWAY = 15.0  # between these and the layer
 ROUND = 9.0  # radius of corners
 
 
@@ -90,16 +92,24 @@ class _Placer:
         self, diagram: Diagram, sizes: dict[str, Size], labels: Sequence[Size | None], down: bool
     ) -> None:
         self._diagram, self._down = diagram, down
+        self._corner = WIDE if down else CORNER
+        kinds = {box.key: box.kind for box in diagram.boxes}
+        # What runs through operations is to be straight; parameters and constants join from the sides.
+        self._weights = [
+            1.0 if kinds[a.source] in ("parameter", "constant") or a.back else 1000.0 for a in diagram.arrows
+        ]
         self._labels = [None if size is None else self._turned(size) for size in labels]
         layers = layers_of(diagram)
         self._boxes = {
             box.key: _Vertex(2 * layers[box.key], *self._turned(sizes[box.key])) for box in diagram.boxes
         }
-        self._chains = [self._chain(arrow, label) for arrow, label in zip(diagram.arrows, self._labels, strict=True)]
+        self._chains = [
+            self._chain(arrow, label) for arrow, label in zip(diagram.arrows, self._labels, strict=True)
+        ]
         for box in diagram.boxes:  # room for all arrows that enter
             entering = sum(arrow.target == box.key for arrow in diagram.arrows)
             vertex = self._boxes[box.key]
-            vertex.across = max(vertex.across, PORT * (entering - 1) + 2 * CORNER)
+            vertex.across = max(vertex.across, PORT * (entering - 1) + 2 * self._corner)
         self._order()
         self._columns()
 
@@ -122,17 +132,15 @@ class _Placer:
         vertices = list(self._boxes.values())
         joined: list[tuple[int, int]] = []
         weights: list[float] = []
-        kinds = {box.key: box.kind for box in self._diagram.boxes}
         number = {id(v): i for i, v in enumerate(vertices)}
-        for arrow, chain in zip(self._diagram.arrows, self._chains, strict=True):
+        for arrow, chain, weight in zip(self._diagram.arrows, self._chains, self._weights, strict=True):
             if arrow.back:
                 continue
             number.update({id(v): len(vertices) + i for i, v in enumerate(chain)})
             vertices += chain
             way = [self._boxes[arrow.source], *chain, self._boxes[arrow.target]]
-            joined += [(number[id(a)], number[id(b)]) for a, b in zip(way, way[1:], strict=False)]
-            # What runs through operations is to be straight; parameters and constants join from the sides.
-            weights += [1.0 if kinds[arrow.source] in ("parameter", "constant") else 64.0] * (len(way) - 1)
+            joined += [(number[id(a)], number[id(b)]) for a, b in itertools.pairwise(way)]
+            weights += [weight] * (len(way) - 1)
         graph = module("igraph").Graph(len(vertices), joined, directed=True)
         found = graph.layout_sugiyama(layers=[v.layer for v in vertices], hgap=1, vgap=1, maxiter=1000)
         for vertex, (at, _) in zip(vertices, found, strict=True):
@@ -150,19 +158,22 @@ class _Placer:
         runs: dict[int, int] = collections.Counter()
         for i in lanes:  # each return runs beside the layer it leaves, and beside the one it comes to
             arrow = self._diagram.arrows[i]
-            for gap, is_end in ((self._boxes[arrow.source].layer + 1, False), (self._boxes[arrow.target].layer, True)):
+            for gap, is_end in (
+                (self._boxes[arrow.source].layer + 1, False),
+                (self._boxes[arrow.target].layer, True),
+            ):
                 self._runs[i, is_end] = runs[gap]
                 runs[gap] += 1
         vertices = [*self._boxes.values(), *(v for chain in self._chains for v in chain)]
         last = max(v.layer for v in vertices)
         self._starts, self._ends = [], []
-        at = RUN * runs[0] + (ROUND if runs[0] else 0)
+        at = AWAY + RUN * runs[0] if runs[0] else 0.0
         for layer in range(last + 1):
             width = max((v.along for v in vertices if v.layer == layer), default=0.0)
             self._starts.append(at)
             self._ends.append(at + width)
             at += width + GAP + RUN * runs[layer + 1]
-        self._length = self._ends[-1] + (RUN * runs[last + 1] + ROUND if runs[last + 1] else 0)
+        self._length = self._ends[-1] + (AWAY + RUN * runs[last + 1] if runs[last + 1] else 0.0)
         top = min(v.at - v.across / 2 for v in vertices)
         for v in vertices:
             v.at -= top
@@ -180,7 +191,9 @@ class _Placer:
     # --- Ways ---
 
     def placed(self) -> Placed:
-        boxes = {key: self._rectangle(self._middle(v), v.at, v.along, v.across) for key, v in self._boxes.items()}
+        boxes = {
+            key: self._rectangle(self._middle(v), v.at, v.along, v.across) for key, v in self._boxes.items()
+        }
         ports = self._ports()
         routes = tuple(
             self._returning(i, arrow, ports[i]) if arrow.back else self._forward(i, arrow, ports[i])
@@ -203,10 +216,10 @@ class _Placer:
             entering[arrow.target].append((before, i))
         for key, arrivals in entering.items():
             box = self._boxes[key]
-            most = box.across / 2 - CORNER
+            most = box.across / 2 - self._corner
             arrivals.sort()
             wanted = [min(max(at - box.at, -most), most) for at, _ in arrivals]
-            places = _apart(wanted, [1.0] * len(wanted), [0.0] * len(wanted), PORT)
+            places = _apart(wanted, [self._weights[i] for _, i in arrivals], [0.0] * len(wanted), PORT)
             for k, ((_, i), at) in enumerate(zip(arrivals, places, strict=True)):
                 found[i] = min(max(at, k * PORT - most), most - (len(arrivals) - 1 - k) * PORT)
         return found
@@ -232,8 +245,8 @@ class _Placer:
     def _returning(self, i: int, arrow: Arrow, port: float) -> Route:
         source, target = self._boxes[arrow.source], self._boxes[arrow.target]
         start = (self._middle(source) + source.along / 2, source.at)
-        out = self._ends[source.layer] + ROUND + RUN * self._runs[i, False]
-        back = self._starts[target.layer] - ROUND - 6 - RUN * self._runs[i, True]
+        out = self._ends[source.layer] + AWAY + RUN * self._runs[i, False]
+        back = self._starts[target.layer] - AWAY - RUN * self._runs[i, True]
         lane, end = self._lane[i], target.at + port
         corners = [start, (out, source.at), (out, lane), (back, lane), (back, end)]
         segments = _rounded([*corners, (self._middle(target) - target.along / 2, end)])
@@ -247,7 +260,7 @@ class _Placer:
 
 
 def layers_of(diagram: Diagram) -> dict[str, int]:
-    """The layer of each box: operations as early as can be, what they start from just before its first reader."""
+    """The layer of each box: operations as early as can be, parameters and constants just before a reader."""
     reads: dict[str, list[str]] = collections.defaultdict(list)
     readers: dict[str, list[str]] = collections.defaultdict(list)
     for arrow in diagram.arrows:
@@ -300,7 +313,7 @@ def _apart(
     [-6.0, 6.0]
     """
     offsets = [0.0]
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in itertools.pairwise(sizes):
         offsets.append(offsets[-1] + (a + b) / 2 + room)
     # Without their offsets the places must only not fall: neighbours that would are replaced by their mean.
     blocks: list[tuple[float, float, int]] = []

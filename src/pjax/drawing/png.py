@@ -9,7 +9,7 @@ from pjax.drawing.scene import FONT, Part, Scene, Shape, Words
 DPI = 200
 
 
-def png(scene: Scene) -> bytes:
+def png_bytes(scene: Scene) -> bytes:
     """The bytes of a ``.png`` file."""
     matplotlib = module("matplotlib")
     with matplotlib.rc_context():

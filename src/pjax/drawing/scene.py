@@ -15,7 +15,7 @@ FONT = "DejaVu Sans"
 """Comes with matplotlib, and is wider than most: other fonts fit into the same boxes."""
 MARGIN = 18.0
 _TITLE, _SUBTITLE, _LABEL, _NOTE = 12.0, 10.0, 9.0, 10.0  # sizes of letters
-_HEIGHT = 42.0  # of a box
+_HEIGHT = 44.0  # of a box
 _STACK = 4.0  # how far the sheets of a stack are apart
 _LONGEST = 30  # letters of a title
 
@@ -67,7 +67,7 @@ class Scene:
     groups: tuple[Group, ...]
 
 
-def scene(diagram: Diagram, direction: str) -> Scene:
+def scene_of(diagram: Diagram, direction: str) -> Scene:
     """Draw a diagram."""
     sizes = {box.key: _size(box) for box in diagram.boxes}
     labels = [_label_size(arrow) if arrow.label else None for arrow in diagram.arrows]
@@ -77,7 +77,9 @@ def scene(diagram: Diagram, direction: str) -> Scene:
         key = f"{arrow.source}-{arrow.target}-{arrow.input}-{i}"
         wires.append(Group("wire", key, arrow.tooltip, tuple(_wire(arrow, route))))
         if route.label is not None:
-            pills.append(Group("label", f"{key}-label", arrow.tooltip, tuple(_pill(arrow.label_lines, route.label))))
+            pills.append(
+                Group("label", f"{key}-label", arrow.tooltip, tuple(_pill(arrow.label_lines, route.label)))
+            )
     boxes = [Group("box", b.key, b.tooltip, tuple(_box(b, placed.boxes[b.key]))) for b in diagram.boxes]
     entries = list(_entries(diagram))
     width = max(placed.width, *(w for w, _ in entries), 400.0)
@@ -106,8 +108,7 @@ def _title(box: Box) -> str:
 
 
 def _size(box: Box) -> Size:
-    badge = text_width(f"×{box.count}", _LABEL, True) + 8 if box.count > 1 else 0.0
-    widest = max(text_width(_title(box), _TITLE, True), text_width(box.subtitle, _SUBTITLE), badge)
+    widest = max(text_width(_title(box), _TITLE, True), text_width(box.subtitle, _SUBTITLE))
     round_ends = 26.0 if box.kind == "parameter" else 18.0
     return max(widest + round_ends, 62.0), _HEIGHT
 
@@ -131,11 +132,10 @@ def _box(box: Box, place: Rectangle) -> Iterator[Part]:
         yield _rounded(Rectangle(left + 6, top + 1, width, 13), 6.5, style.line, "#ffffff", 1.0)
         yield Words((left + 6, top + 1), text, 8.0, "#ffffff", bold=True)
     if box.count > 1:
-        text = f"×{box.count}"
-        width = text_width(text, _LABEL, True) + 10
-        at = (place.x + place.width / 2 - width / 2 + 6, top - 1)
+        width = text_width(box.times, _LABEL, True) + 10
+        at = (place.x + place.width / 2 - width / 2 + 12, top + place.height + 5)
         yield _rounded(Rectangle(*at, width, 15), 7.5, "#ffffff", style.line, 1.1)
-        yield Words(at, text, _LABEL, style.line, bold=True)
+        yield Words(at, box.times, _LABEL, style.line, bold=True)
 
 
 def _outline(box: Box, place: Rectangle, style: Style) -> Shape:
@@ -211,7 +211,9 @@ def _entries(diagram: Diagram) -> Iterator[tuple[float, tuple[Part, ...]]]:
     if diagram.sets == 2:
         meanings = ["first set", "second set"]
     else:
-        meanings = [f"set {', '.join(str(s + 1) for s in range(k, min(diagram.sets, k + 5), 2))}, …" for k in (0, 1)]
+        meanings = [
+            f"set {', '.join(str(s + 1) for s in range(k, min(diagram.sets, k + 5), 2))}, …" for k in (0, 1)
+        ]
     for style, meaning in zip(SETS, meanings, strict=True):
         yield _entry([_rounded(Rectangle(11, 0, 22, 13), 3.0, style.fill, style.line, 1.1)], meaning)
     plain = Style("#ffffff", FAINT)

@@ -8,7 +8,7 @@ from pjax.drawing.scene import FONT, Group, Part, Scene, Words
 _FAMILY = f"Helvetica, Arial, '{FONT}', sans-serif"
 
 
-def svg(scene: Scene) -> str:
+def svg_text(scene: Scene) -> str:
     """The text of an ``.svg`` file."""
     width, height = _number(scene.width), _number(scene.height)
     lines = [

@@ -412,7 +412,9 @@ def graph(
         list[Path] | None,
         typer.Option(help="Write a file: .svg, .png, .dot, .gv or .mmd. May be repeated."),
     ] = None,
-    text: Annotated[str, typer.Option("--print", help="Print mermaid or dot, if no file is named.")] = "mermaid",
+    text: Annotated[
+        str, typer.Option("--print", help="Print mermaid or dot, if no file is named.")
+    ] = "mermaid",
 ) -> None:
     """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
     import pjax

@@ -31,8 +31,6 @@ def example(config: Config) -> tuple[Callable[[Any], Any], dict[str, Any], Solve
         raise InputError(f"only projection methods have a graph of constraints, got {config.method}")
     x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length)
     shape = (math.prod(x.shape[1:]),) if config.model == "mlp" else x.shape[1:]
-    model = models.make(
-        config.model, shape, config.widths, classes, skip=config.skip, levels=config.levels
-    )
+    model = models.make(config.model, shape, config.widths, classes, skip=config.skip, levels=config.levels)
     loss = method.loss(model, jnp.asarray(x.reshape(len(x), *shape)), jnp.asarray(y))
     return loss, jax.eval_shape(model.init, jax.random.key(0)), method.solver
