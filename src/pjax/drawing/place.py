@@ -140,13 +140,17 @@ class _Placer:
             vertices += chain
             way = [self._boxes[arrow.source], *chain, self._boxes[arrow.target]]
             joined += [(number[id(a)], number[id(b)]) for a, b in itertools.pairwise(way)]
-            weights += [weight] * (len(way) - 1)
+            # Above all, what passes layers is.
+            weights += [weight, *[20 * weight] * (len(chain) - 1), weight]
         graph = module("igraph").Graph(len(vertices), joined, directed=True)
         found = graph.layout_sugiyama(layers=[v.layer for v in vertices], hgap=1, vgap=1, maxiter=1000)
         for vertex, (at, _) in zip(vertices, found, strict=True):
             vertex.at = at
         ends = [(vertices[a], vertices[b]) for a, b in joined]
-        _spread(vertices, [(*pair, weight) for pair, weight in zip(ends, weights, strict=True)])
+        layers = _in_layers(vertices)
+        _spread(layers, [(*pair, weight) for pair, weight in zip(ends, weights, strict=True)])
+        for chain in self._chains:
+            _straighten(chain, layers)
 
     def _columns(self) -> None:
         """Places along: the start and the end of each layer."""
@@ -276,17 +280,24 @@ def layers_of(diagram: Diagram) -> dict[str, int]:
     return layer
 
 
-def _spread(vertices: Sequence[_Vertex], joined: Sequence[tuple[_Vertex, _Vertex, float]]) -> None:
-    """Give every vertex room, in the order of its layer, and move it to where its neighbours are."""
-    layers: dict[int, list[_Vertex]] = collections.defaultdict(list)
-    for vertex in vertices:
+Layers: TypeAlias = dict[int, list[_Vertex]]
+"""What is in each layer, in order."""
+
+
+def _in_layers(vertices: Sequence[_Vertex]) -> Layers:
+    layers: Layers = collections.defaultdict(list)
+    for vertex in sorted(vertices, key=lambda v: v.at):
         layers[vertex.layer].append(vertex)
+    return layers
+
+
+def _spread(layers: Layers, joined: Sequence[tuple[_Vertex, _Vertex, float]]) -> None:
+    """Give every vertex room, in the order of its layer, and move it to where its neighbours are."""
     near: dict[int, list[tuple[_Vertex, float]]] = collections.defaultdict(list)
     for a, b, weight in joined:
         near[id(a)].append((b, weight))
         near[id(b)].append((a, weight))
-    for layer in layers.values():
-        layer.sort(key=lambda v: v.at)
+    vertices = [v for layer in layers.values() for v in layer]
     largest = max(v.across for v in vertices) + ROOM
     for vertex in vertices:
         vertex.at *= largest
@@ -302,6 +313,22 @@ def _spread(vertices: Sequence[_Vertex], joined: Sequence[tuple[_Vertex, _Vertex
             heavy = [max(total, 1.0) for total in weights]
             for vertex, at in zip(layer, _apart(wanted, heavy, [v.across for v in layer], ROOM), strict=True):
                 vertex.at = at
+
+
+def _straighten(chain: Sequence[_Vertex], layers: Layers) -> None:
+    """Put all of an arrow's places at one height, where nothing is in the way."""
+    low, high = float("-inf"), float("inf")
+    for vertex in chain:
+        layer = layers[vertex.layer]
+        i = next(k for k, other in enumerate(layer) if other is vertex)
+        for other in layer[max(i - 1, 0) : i]:
+            low = max(low, other.at + (other.across + vertex.across) / 2 + ROOM)
+        for other in layer[i + 1 : i + 2]:
+            high = min(high, other.at - (other.across + vertex.across) / 2 - ROOM)
+    if chain and low <= high:
+        at = min(max(sum(v.at for v in chain) / len(chain), low), high)
+        for vertex in chain:
+            vertex.at = at
 
 
 def _apart(
