@@ -103,7 +103,7 @@ def draw(
     >>> drawing = draw(lambda p: pjax.squared_error(x @ p["w"], y), {"w": jnp.ones((3, 2))})
     >>> [(box.kind, box.title, box.shape) for box in drawing.diagram.boxes]  # doctest: +NORMALIZE_WHITESPACE
     [('constant', 'x', (4, 3)), ('constant', 'y', (4, 2)), ('parameter', 'w', (3, 2)),
-     ('operation', 'dot', (4, 2)), ('target', 'squared_error', (4,))]
+     ('operation', 'dot', (4, 2)), ('target', 'squared_error', (4, 2))]
     >>> print(drawing.mermaid.splitlines()[0])
     flowchart LR
     """

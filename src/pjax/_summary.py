@@ -1,18 +1,20 @@
 """What a graph is made of: a table of its nodes, their edges, memory and operations."""
 
 import dataclasses
+import functools
 import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 
 from pjax import _trace as tracing
 from pjax import fan_out
 from pjax._given import given
-from pjax._profile import alone
+from pjax._profile import before, moves, stored
 from pjax.drawing import names
 from pjax.layout import Evaluator
 from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
@@ -98,10 +100,9 @@ class Summary:
             for row in rows
         ]
         rule = "─" * max(map(len, lines))
-        saving = f"; stored edges would take {self.edge_bytes / max(self.state_bytes, 1):,.0f} times as much"
         note = (
             f"{self.method}: {self.count} nodes as {len(self.nodes)}, {self.parameters:,} numbers to find,"
-            f" {bytes_name(self.state_bytes)} from step to step{saving}"
+            f" {bytes_name(self.state_bytes)} from step to step; stored edges: {bytes_name(self.edge_bytes)}"
         )
         return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], note])
 
@@ -187,10 +188,10 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
     traced = tracing.read(function, params)
     program = compiled(solver, traced)
     graph, place = program.partition.graph, program.partition.set_of()
-    leaves = [jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(params)]
-    constants = tuple(jax.ShapeDtypeStruct(jnp.shape(c), jnp.result_type(c)) for c in traced.constants)
+    leaves, constants = list(map(_shape, jax.tree.leaves(params))), tuple(map(_shape, traced.constants))
     kept = _state_bytes(program, leaves, constants)
     copies = _copies(program, traced)
+    operations = _operations(program, leaves, constants)
     size = jnp.dtype(graph.dtype).itemsize
     nodes = []
     for node in graph.nodes:
@@ -211,7 +212,7 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
                 copies.get(node.index, (0, 0)),
                 edges * size,
                 kept.get(node.index, 0),
-                0.0 if node.is_parameter else _operations(*alone(program, node), leaves, constants),
+                operations.get(node.index, 0.0),
                 node.line,
             )
         )
@@ -251,10 +252,35 @@ def _state(solver: Solver, problem: Problem) -> Any:
     return solver.iteration(problem).start()
 
 
-def _operations(
-    start: Callable[..., Any], run: Callable[..., Any], leaves: Sequence[Any], constants: Sequence[Any]
-) -> float:
-    """The operations of a part of a step."""
-    first = jax.eval_shape(start, leaves, constants)
-    cost = jax.jit(run).lower(*first, leaves, constants).cost_analysis()
-    return float((cost or {}).get("flops", 0.0))
+def _operations(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, float]:
+    """For each node that is not a parameter, the operations of its part of a step."""
+    parts: dict[int, Callable[[], Any]] = {}
+
+    def every(leaves: Any, constants: Any) -> None:
+        # One problem for all; each part is read on its own, and takes what it needs of it as an argument.
+        solver, problem = program.solver, program.problem(leaves, constants)
+        edges = stored(solver, problem)
+        for node in problem.graph.nodes:
+            if not node.is_parameter:
+                carry = before(problem, node, edges)
+                read = jax.make_jaxpr(functools.partial(moves, solver, problem, node))(*carry)
+                parts[node.index] = _lowering(read, jax.tree.leaves(carry))
+
+    jax.eval_shape(every, leaves, constants)
+    costs = {v: lower().cost_analysis() or {} for v, lower in parts.items()}
+    return {v: float(cost.get("flops", 0.0)) for v, cost in costs.items()}
+
+
+def _lowering(read: jex.ClosedJaxpr, arguments: Sequence[Any]) -> Callable[[], Any]:
+    """A function that lowers what was read, with its constants as arguments, of which shapes are kept."""
+    jaxpr, shapes = read.jaxpr, [_shape(x) for x in arguments]
+    captured = [_shape(x) for x in read.consts]
+
+    def run(captured: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        return jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, captured))(*arguments)
+
+    return lambda: jax.jit(run).lower(captured, shapes)
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))

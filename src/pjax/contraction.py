@@ -175,7 +175,6 @@ class DotGeneral(Contraction):
 class Convolution(Contraction):
     """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
 
-    name: ClassVar[str] = "conv"
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     input_dilation: tuple[int, ...]

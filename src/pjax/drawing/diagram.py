@@ -10,6 +10,7 @@ import numpy as np
 
 from pjax import fan_out, layout
 from pjax._trace import Traced
+from pjax.contraction import Convolution
 from pjax.drawing import names
 from pjax.graph import Node
 from pjax.layout import Evaluator, Expr
@@ -215,7 +216,8 @@ class _Maker:
         if isinstance(first.rule, Identity) and first.name.endswith(".identity"):
             kind = "identity"
         every = tuple(node.name for node in nodes)
-        title = names.folded_name(every) if first.is_parameter else first.op
+        operation = "conv" if isinstance(first.rule, Convolution) else first.op
+        title = names.folded_name(every) if first.is_parameter else operation
         steps = first.rule.length if isinstance(first.rule, Loop) else 0
         dtype = jnp.dtype(first.dtype).name
         return Box(f"n{u}", kind, title, first.shape, dtype, every, place, first.line, steps)
