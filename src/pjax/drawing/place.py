@@ -143,14 +143,15 @@ class _Placer:
             # Above all, what passes layers is.
             weights += [weight, *[20 * weight] * (len(chain) - 1), weight]
         graph = module("igraph").Graph(len(vertices), joined, directed=True)
-        found = graph.layout_sugiyama(layers=[v.layer for v in vertices], hgap=1, vgap=1, maxiter=1000)
+        layers = [v.layer for v in vertices]
+        found = graph.layout_sugiyama(layers=layers, hgap=1, vgap=1, maxiter=_rounds(1000, len(vertices)))
         for vertex, (at, _) in zip(vertices, found, strict=True):
             vertex.at = at
         ends = [(vertices[a], vertices[b]) for a, b in joined]
-        layers = _in_layers(vertices)
-        _spread(layers, [(*pair, weight) for pair, weight in zip(ends, weights, strict=True)])
+        rows = _in_layers(vertices)
+        _spread(rows, [(*pair, weight) for pair, weight in zip(ends, weights, strict=True)])
         for chain in self._chains:
-            _straighten(chain, layers)
+            _straighten(chain, rows)
 
     def _columns(self) -> None:
         """Places along: the start and the end of each layer."""
@@ -291,6 +292,11 @@ def _in_layers(vertices: Sequence[_Vertex]) -> Layers:
     return layers
 
 
+def _rounds(most: int, size: int) -> int:
+    """How often to improve: less in a large graph, so that it is there in a while."""
+    return max(min(most, 1000 * most // size), 2)
+
+
 def _spread(layers: Layers, joined: Sequence[tuple[_Vertex, _Vertex, float]]) -> None:
     """Give every vertex room, in the order of its layer, and move it to where its neighbours are."""
     near: dict[int, list[tuple[_Vertex, float]]] = collections.defaultdict(list)
@@ -302,7 +308,7 @@ def _spread(layers: Layers, joined: Sequence[tuple[_Vertex, _Vertex, float]]) ->
     for vertex in vertices:
         vertex.at *= largest
     order = sorted(layers)
-    for _ in range(60):
+    for _ in range(_rounds(60, len(vertices))):
         for number in (*order, *reversed(order)):
             layer = layers[number]
             weights = [sum(weight for _, weight in near[id(v)]) for v in layer]
