@@ -5,6 +5,7 @@ Write an ordinary JAX function that ends in a loss, and hand it with its paramet
 each, and finds parameters that satisfy all constraints at once. No gradients.
 """
 
+from pjax import debug as debug
 from pjax import nn as nn
 from pjax import optim as optim
 from pjax._draw import Drawing as Drawing

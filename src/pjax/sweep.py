@@ -127,10 +127,14 @@ class Sweep:
             return iter([(sources[0], moves.squares(i, True) / problem.scale(v, i) ** 2)])
         return problem.pull(v, i, moves.squares(i, False), power=2)
 
+    def values(self, state: State) -> dict[int, jax.Array]:
+        """The displacements of all nodes that are read: the means of the edges that leave them."""
+        return {**state.value, **state.message}
+
     def parameters(self, state: State) -> dict[int, jax.Array]:
-        """The displacements of the parameters: the means of the edges that leave them."""
-        message = {**state.value, **state.message}
-        return {node.index: message[node.index] for node in self._problem.graph.parameters}
+        """Those of the parameters."""
+        values = self.values(state)
+        return {node.index: values[node.index] for node in self._problem.graph.parameters}
 
     def squared(self, state: State) -> jax.Array:
         """The sum over all nodes of the squared moves of the last step, where measured."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from pjax import _trace as tracing
 from pjax import layout
+from pjax._callback import Listeners
 from pjax.check import check_finite, check_graph
 from pjax.errors import InputError
 from pjax.graph import Graph
@@ -241,7 +242,8 @@ def check_option(name: str, value: Any, allowed: tuple[str | None, ...]) -> None
 class Program:
     """A solver and a graph, compiled."""
 
-    def __init__(self, solver: Solver, traced: tracing.Traced) -> None:
+    def __init__(self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem) -> None:
+        """``kind`` is the class of its problems, where something is to be seen of what happens in them."""
         graph = tracing.build(traced, keep_loops=solver.keeps_loops)
         check_graph(graph)
         self.solver = solver
@@ -249,11 +251,13 @@ class Program:
         self.partition = stacked(partition) if solver.stacks else partition
         self.update = jax.jit(self._update, static_argnames="treedef")
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
+        self.listeners = Listeners()
         self._checked: set[tuple[bool, ...]] = set()
         self._graph = graph
+        self._kind = kind
 
     def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
-        return Problem(
+        return self._kind(
             self.partition,
             constants,
             leaves,
@@ -320,8 +324,15 @@ class Program:
             make = functools.partial(self.problem, leaves)
             moves, loss = self.solver.moves_in_parts(make, stacks, parameters)
             neglected = jnp.zeros_like(loss)
+        leaves, outer = self.applied(leaves, moves, outer, treedef)
+        return leaves, outer, loss, neglected
+
+    def applied(
+        self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any
+    ) -> tuple[list[Any], Any]:
+        """The parameters after the given displacements, or what the outer optimiser makes of these."""
         if self.solver.outer is None:
-            return self.moved(leaves, moves), outer, loss, neglected
+            return self.moved(leaves, moves), outer
         # The moves themselves, and not a difference of parameters, in which small moves would be lost.
         gradient = [
             jnp.zeros_like(leaf) if move is None else -move.astype(jnp.result_type(leaf))
@@ -333,7 +344,7 @@ class Program:
             (leaf + update).astype(jnp.result_type(leaf))
             for leaf, update in zip(leaves, jax.tree.leaves(updates), strict=True)
         ]
-        return new, outer, loss, neglected
+        return new, outer
 
 
 _PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()
