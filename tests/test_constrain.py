@@ -58,8 +58,7 @@ def test_slices_along_axes(axis):
 def test_matrices_along_axes():
     x = RNG.normal(size=(4, 2, 4)).astype(np.float32)
     found = pjax.constrain(x, sets.Permutation(), axis=(0, 2))
-    for i in range(2):
-        np.testing.assert_array_equal(found[:, i], sets.Permutation().project(x[:, i]))
+    np.testing.assert_array_equal(found.swapaxes(0, 1), sets.Permutation().project(x.swapaxes(0, 1)))
 
 
 def test_arrays_of_a_set_belong_to_entries_or_to_members():
