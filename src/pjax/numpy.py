@@ -27,6 +27,7 @@ Axes = int | Sequence[int] | None
 
 __all__ = [
     "add",
+    "apply",
     "broadcast_to",
     "concatenate",
     "conv",
@@ -73,6 +74,20 @@ _BROADCAST = "arrays whose shapes broadcast: equal lengths, or 1, counted from t
 
 identity = lift("x", expects="an array of floating point")(primitives.identity)
 quantize = lift("x", expects="an array of floating point, and at least 2 levels")(primitives.quantize)
+
+
+def apply(rule: primitives.Primitive | primitives.Target, *inputs: Operand) -> Any:
+    """Evaluate a primitive or a target so that `pjax.trace` sees it as one node.
+
+    >>> apply(primitives.Clip(), [0.5, 2.0]).tolist()
+    [0.5, 1.0]
+    """
+
+    def function(*inputs: jax.Array) -> jax.Array:
+        return primitives.apply(rule, *inputs)
+
+    function.__name__ = rule.name
+    return lift("*inputs", expects=f"what {type(rule).__name__}.forward takes")(function)(*inputs)
 
 
 @lift("x", "y", expects=_BROADCAST)

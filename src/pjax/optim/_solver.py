@@ -153,6 +153,7 @@ class Solver(abc.ABC):
 
     def init(self, params: Any) -> OptimizerState:
         """The state before the first update."""
+        tracing.check_parameters(params)
         outer = () if self.outer is None else self.outer.init(params)
         return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32), outer)
 
