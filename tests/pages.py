@@ -10,7 +10,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 
 def blocks(page: Path) -> list[str]:
-    """The examples of a page, each behind as many empty lines as stand above it, so that errors name its line."""
+    """The examples of a page, below as many empty lines as stand above them: errors name the right line."""
     text = page.read_text()
     return ["\n" * (text.count("\n", 0, found.start()) + 1) + found[1] for found in _BLOCK.finditer(text)]
 
