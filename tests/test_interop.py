@@ -1,4 +1,4 @@
-"""Networks written in Flax and Equinox train as they are."""
+"""Networks written in Flax and Equinox train as they are; to what accuracy, the page on them asserts."""
 
 import re
 
@@ -16,7 +16,7 @@ from pjax.experiments import data
 
 DIGITS = data.load("digits")
 EP = pjax.optim.ExtrapolatedProjections(learning_rate=1e-2)
-DR = pjax.optim.DouglasRachford(steps_per_update=2)
+AP = pjax.optim.AlternatingProjections(steps_per_update=4)
 OTHERS = [name for name in interop.MAKE["MLP"] if name != "pjax.nn"]
 
 
@@ -50,10 +50,10 @@ def batches(count):
     return interop.stream(DIGITS, 0, 16, count)
 
 
-@pytest.mark.parametrize(("name", "solver"), [("MLP", DR), ("CNN", EP)], ids=["MLP", "CNN"])
-def test_from_the_same_start_all_frameworks_arrive_at_the_same_network(name, solver):
+@pytest.mark.parametrize("name", ["MLP", "CNN"])
+def test_from_the_same_start_all_frameworks_arrive_at_the_same_network(name):
     own = interop.make(name, "pjax.nn", jax.random.key(0))
-    end = interop.train(own, solver, batches(3))
+    end = interop.train(own, EP, batches(3))
     x, _ = next(batches(1))
     before, logits = (jax.jit(own.apply)(params, x) for params in (own.params, end))
     assert float(jnp.abs(logits - before).max()) > 1e-3  # it has learnt something
@@ -62,16 +62,9 @@ def test_from_the_same_start_all_frameworks_arrive_at_the_same_network(name, sol
         start = translated(framework, network, own.params)
         apply = jax.jit(network.apply)
         np.testing.assert_allclose(apply(start, x), before, atol=1e-5)
-        found = interop.train(interop.Network(start, network.apply), solver, batches(3))
+        found = interop.train(interop.Network(start, network.apply), EP, batches(3))
         assert jax.tree.structure(found) == jax.tree.structure(network.params)
         np.testing.assert_allclose(apply(found, x), logits, atol=2e-3, err_msg=framework)
-
-
-@pytest.mark.parametrize("framework", OTHERS)
-def test_accuracy(framework):
-    network = interop.make("MLP", framework, jax.random.key(0))
-    params = interop.train(network, EP, interop.stream(DIGITS, 0, 128, 40))
-    assert interop.accuracy(network, params, DIGITS) > 93
 
 
 class Normalised(nnx.Module):
@@ -89,22 +82,22 @@ X, Y = jnp.ones((2, 4)), np.array([0, 2])
 def test_errors_name_the_line_of_the_model_and_not_of_the_framework():
     line = Normalised.__call__.__code__.co_firstlineno + 1
     with pytest.raises(pjax.UnsupportedEquationError, match=rf"'rsqrt' at .*test_interop\.py:{line}\b"):
-        DR.update(lambda model: pjax.cross_entropy(model(X), Y), Normalised())
+        AP.update(lambda model: pjax.cross_entropy(model(X), Y), Normalised())
 
 
 def test_an_nnx_model_is_itself_a_pytree_of_parameters():
     model = interop.NnxMLP(nnx.Rngs(0))
     x, y = next(batches(1))
-    new, loss = DR.update(lambda model: pjax.cross_entropy(model(x), y), model)
+    new, loss = AP.update(lambda model: pjax.cross_entropy(model(x), y), model)
     assert isinstance(new, interop.NnxMLP)
-    assert float(DR.update(lambda model: pjax.cross_entropy(model(x), y), new)[1]) < float(loss)
+    assert float(AP.update(lambda model: pjax.cross_entropy(model(x), y), new)[1]) < float(loss)
 
 
 def test_an_equinox_model_that_is_not_divided_says_how_to():
     model = eqx.nn.MLP(64, 10, 8, 1, key=jax.random.key(0))
     x, y = next(batches(1))
     with pytest.raises(pjax.InputError, match=r"not an array: got .*eqx\.partition"):
-        DR.update(lambda model: pjax.cross_entropy(jax.vmap(model)(x.reshape(16, -1)), y), model)
+        AP.update(lambda model: pjax.cross_entropy(jax.vmap(model)(x.reshape(16, -1)), y), model)
 
 
 class Lifted(flax.linen.Module):

@@ -92,6 +92,16 @@ def test_run_time_dependencies_are_few():
 
 
 README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_readme_has_examples():
+    assert len(BLOCKS) >= 2
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_examples_of_the_readme_run(number):
+    exec(compile(BLOCKS[number], f"README.md, example {number + 1}", "exec"), {"__name__": "readme"})
 
 
 def test_the_readme_names_the_commands():

@@ -14,13 +14,8 @@ _SESSION = re.compile(r"^( *)>>> (?:.*\S.*\n?)+", flags=re.MULTILINE)
 def markdown(text: str) -> str:
     """A docstring with formulas between dollars and examples in fences.
 
-    >>> print(markdown("The :math:`x^2`.\\n\\n>>> 1 + 1\\n2"))
-    The $x^2$.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> markdown("The :math:`x^2`.\\n\\n>>> 1 + 1\\n2")
+    'The $x^2$.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```'
     """
     text = _INLINE.sub(lambda found: f"${' '.join(found[1].split())}$", text)
     text = _BLOCK.sub(lambda found: f"\n{found[1]}$$ {' '.join(found[2].split())} $$\n", text)

@@ -19,6 +19,26 @@ MODULES = (
     "pjax.testing",
 )
 
+INTERNAL = (
+    "backward",
+    "check",
+    "computation",
+    "contraction",
+    "edges",
+    "experiments",
+    "extrapolation",
+    "graph",
+    "layout",
+    "linear",
+    "loop",
+    "partition",
+    "problem",
+    "stacking",
+    "sweep",
+    "windows",
+)
+"""Modules of pjax that users do not import; what they need of them is a name of `pjax`."""
+
 _ENTRY = re.compile(r"^::: (\S+)$", flags=re.MULTILINE)
 
 
