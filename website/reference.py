@@ -9,6 +9,7 @@ from typing import Any
 
 MODULES = (
     "pjax",
+    "pjax.debug",
     "pjax.errors",
     "pjax.losses",
     "pjax.nn",
@@ -20,19 +21,23 @@ MODULES = (
 )
 
 INTERNAL = (
+    "alike",
     "backward",
     "check",
     "computation",
     "contraction",
+    "drawing",
     "edges",
     "experiments",
     "extrapolation",
+    "fan_out",
     "graph",
     "layout",
     "linear",
     "loop",
     "partition",
     "problem",
+    "rolling",
     "stacking",
     "sweep",
     "windows",

@@ -5,8 +5,11 @@ Write an ordinary JAX function that ends in a loss, and hand it with its paramet
 each, and finds parameters that satisfy all constraints at once. No gradients.
 """
 
+from pjax import debug as debug
 from pjax import nn as nn
 from pjax import optim as optim
+from pjax._draw import Drawing as Drawing
+from pjax._draw import draw as draw
 from pjax._profile import NodeCost as NodeCost
 from pjax._profile import Profile as Profile
 from pjax._profile import profile as profile
@@ -15,6 +18,9 @@ from pjax._solve import NotConvergedError as NotConvergedError
 from pjax._solve import Solution as Solution
 from pjax._solve import Status as Status
 from pjax._solve import solve as solve
+from pjax._summary import NodeSummary as NodeSummary
+from pjax._summary import Summary as Summary
+from pjax._summary import summary as summary
 from pjax._trace import register_equation as register_equation
 from pjax._trace import trace as trace
 from pjax.computation import Array as Array

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -132,34 +132,42 @@ def profile(
 
 
 def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
-    """A node's part of a step: what it reads, its projection, and what it writes."""
+    """A node's part of a step, as a function of a carry and other arguments; and these."""
     solver, v = program.solver, node.index
-    readers = program.partition.graph.nodes
 
     @jax.jit
     def start(leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         problem = program.problem(leaves, constants)
-        values = {s: jnp.zeros(readers[s].shape, problem.dtype) for wire in node.wires for s in wire.sources}
-        goal = None if node.is_target else 1e-3 * jnp.ones(node.shape, problem.dtype)
-        edges = solver.space(problem).start()[v] if isinstance(solver, _Reflecting) else None
-        return values, goal, edges, problem.inputs[v], problem.points.get(v)
+        return before(problem, node, stored(solver, problem)), problem.inputs[v], problem.points.get(v)
 
     def run(carry: Any, inputs: Any, point: Any, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
-        values, goal, edges = carry
         problem = copy.copy(program.problem(leaves, constants))
         problem.inputs, problem.points = {v: inputs}, {v: point}
-        return _moves(solver, problem, node, values, goal, edges)
+        return moves(solver, problem, node, *carry)
 
-    values, goal, edges, inputs, point = start(leaves, constants)
-    return run, ((values, goal, edges), inputs, point, leaves, constants)
+    return run, (*start(leaves, constants), leaves, constants)
 
 
-def _moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, edges: Any) -> Any:
+def stored(solver: Solver, problem: Problem) -> Mapping[int, Any]:
+    """The edges of all operations, of methods that keep them."""
+    return solver.space(problem).start() if isinstance(solver, _Reflecting) else {}
+
+
+def before(problem: Problem, node: Node, edges: Mapping[int, Any]) -> tuple[Any, Any, Any]:
+    """What a node's part of a step starts from: the displacements that it reads, its goal, its edges."""
+    nodes = problem.graph.nodes
+    values = {s: jnp.zeros(nodes[s].shape, problem.dtype) for wire in node.wires for s in wire.sources}
+    goal = None if node.is_target else 1e-3 * jnp.ones(node.shape, problem.dtype)
+    return values, goal, edges.get(node.index)
+
+
+def moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, edges: Any) -> Any:
+    """A node's part of a step: what it reads, its projection, and what it writes."""
     if isinstance(solver, ExtrapolatedProjections):
         if isinstance(node.rule, Target):
             predictions, labels = problem.inputs[node.index]
             return node.rule.ask(predictions + problem.push(node.index, 0, values), labels, solver.reach)
-        moves: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
+        found: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
     elif edges is not None:
         after, moved = edges.displaced(problem, node, goal)
         sums = [None if w.constant else after.sums(problem, node, i) for i, w in enumerate(node.wires)]
@@ -167,8 +175,8 @@ def _moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any,
     else:
         shifts = tuple(problem.push(node.index, i, values) for i in range(len(node.wires)))
         moved = problem.project(node.index, shifts, goal)
-        moves = moved.inputs
-    return [list(problem.pull(node.index, i, total)) for i, total in enumerate(moves)]
+        found = moved.inputs
+    return [list(problem.pull(node.index, i, total)) for i, total in enumerate(found)]
 
 
 def _whole(

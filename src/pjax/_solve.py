@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax import _trace as tracing
+from pjax._callback import call_when
 from pjax.check import check_finite
 from pjax.errors import InputError, PjaxError
 from pjax.optim._solver import Solver, compiled
@@ -33,11 +34,12 @@ _ADVICE = {
     Status.MAX_STEPS: (
         "the constraints do not hold to the tolerance after max_steps steps. If the violation was still"
         " falling, allow more steps; if it was level, the problem may have no solution, or the method be"
-        " caught: try DouglasRachford or DifferenceMap, or another start"
+        " caught: try DouglasRachford or DifferenceMap, or another start. pjax.debug.violations shows which"
+        " constraints do not hold"
     ),
     Status.NOT_FINITE: (
         "the iteration left the finite numbers. Look at the scale of the data and of the parameters, and try"
-        " AlternatingProjections, which cannot overshoot"
+        " AlternatingProjections, which cannot overshoot. pjax.debug.locate_nan finds where it did"
     ),
 }
 
@@ -83,6 +85,7 @@ def solve(
     max_steps: int = 1000,
     tolerance: float = 1e-6,
     callback: Callable[[Any, Any], None] | None = None,
+    every: int | None = None,
     record: bool = False,
     throw: bool = False,
 ) -> Solution[P]:
@@ -95,12 +98,17 @@ def solve(
         solver: a method of `pjax.optim`; its `steps_per_update` is not used.
         max_steps: when to give up.
         tolerance: stop when the violation (see `Solution.violations`) is at most this.
-        callback: called with the step's number and its violation after each step, also inside `jit`.
+        callback: called with the step's number and its violation, also inside `jit`; `pjax.debug.progress`
+            makes one that shows them.
+        every: after how many steps to call it; by default after each, or as a meter says itself. It is called
+            after the last step, too.
         record: whether to keep the parameters of each step in `Solution.path`.
         throw: raise `NotConvergedError` unless it converged. Not inside `jit`.
     """
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        raise InputError(f"max_steps must be a whole number of at least 1, got {max_steps!r}")
+    every = getattr(callback, "every", 1) if every is None else every
+    for name, value in (("max_steps", max_steps), ("every", every)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
     if not isinstance(tolerance, jax.core.Tracer) and not tolerance >= 0:
         raise InputError(f"tolerance must be at least 0, got {tolerance!r}")
     traced = tracing.read(fn, params)
@@ -112,7 +120,9 @@ def solve(
     limit = jnp.asarray(tolerance, dtype)
 
     @jax.jit
-    def run(leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array) -> Solution[Any]:
+    def run(
+        leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
+    ) -> Solution[Any]:
         problem = program.problem(leaves, constants)
         iteration = solver.iteration(problem, measure=True)
         edges = max(problem.edges, 1)
@@ -128,8 +138,9 @@ def solve(
             state, k, _, violations, path = carry
             state = iteration.step(state)
             violation = jnp.sqrt(jnp.maximum(iteration.squared(state), 0) / edges)
-            if callback is not None:
-                jax.debug.callback(callback, k + 1, violation)
+            if listener is not None:
+                due = (k + 1) % every == 0
+                call_when(due, program.listeners.tell, listener, k + 1, violation, always=every == 1)
             if record:
                 path = [p.at[k].set(x) for p, x in zip(path, now(state), strict=True)]
             return state, k + 1, violation, violations.at[k].set(violation), path
@@ -143,6 +154,8 @@ def solve(
             path if record else [],
         )
         state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
+        if listener is not None and every > 1:
+            call_when(k % every != 0, program.listeners.tell, listener, k, violation)
         status = jnp.where(
             jnp.isfinite(violation),
             jnp.where(violation <= limit, Status.CONVERGED, Status.MAX_STEPS),
@@ -151,9 +164,10 @@ def solve(
         neglected = iteration.neglected(state)
         return Solution(now(state), status, k, violations, problem.loss, neglected, path if record else None)
 
-    key = (max_steps, callback, record)
+    key = (max_steps, callback is None, every, record)
     run = program.solves.setdefault(key, run)
-    solution = run(leaves, traced.constants, limit)
+    listener = None if callback is None else jnp.asarray(program.listeners.number(callback), jnp.int32)
+    solution = run(leaves, traced.constants, limit, listener)
     solution = solution._replace(
         params=jax.tree.unflatten(treedef, solution.params),
         path=None if solution.path is None else jax.tree.unflatten(treedef, solution.path),

@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 import sysconfig
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,8 +98,8 @@ def check_parameters(params: Any) -> tuple[str, ...]:
     if not paths:
         raise InputError("the parameters are empty: there is nothing to solve for")
     for path, leaf in paths:
-        _check_parameter(_path_name(path), leaf)
-    return tuple(_path_name(path) for path, _ in paths)
+        _check_parameter(path_name(path), leaf)
+    return tuple(path_name(path) for path, _ in paths)
 
 
 def _wrapped(jaxpr: jex.Jaxpr) -> list[Any]:
@@ -142,7 +143,8 @@ def build(traced: Traced, *, keep_loops: bool = False) -> Graph:
     return _finish(builder, leaves, outputs)
 
 
-def _path_name(path: Any) -> str:
+def path_name(path: Any) -> str:
+    """The path of a leaf in a pytree, as users write it."""
     parts = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
     return ".".join(parts) or "params"
 
@@ -787,4 +789,15 @@ def trace(fn: Callable[[Any], Any], params: Any) -> Any:
             dtype=node.dtype,
         )
     targets = tuple(shown[t.index] for t in graph.targets)
+    _ORIGINS.update(dict.fromkeys(targets, (fn, params)))
     return targets[0] if len(targets) == 1 else targets
+
+
+# What was traced, by its targets.
+_ORIGINS: "weakref.WeakKeyDictionary[Any, tuple[Callable[[Any], Any], Any]]" = weakref.WeakKeyDictionary()
+
+
+def origin(targets: Sequence[Any]) -> tuple[Callable[[Any], Any], Any] | None:
+    """The function and the parameters that `trace` has shown as these targets; None for others."""
+    found = [_ORIGINS.get(target) for target in targets]
+    return found[0] if all(one is found[0] for one in found) else None

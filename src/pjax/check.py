@@ -1,6 +1,7 @@
 """Looks at inputs before work begins, so that errors speak of what the user gave."""
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -63,3 +64,20 @@ def _not_finite(x: Any) -> int:
 @jax.jit
 def _count_not_finite(x: jax.Array) -> jax.Array:
     return jnp.sum(~jnp.isfinite(x))
+
+
+def check_mesh(arrays: Iterable[Any]) -> None:
+    """Refuse arrays that are divided over axes of which the program must say how each result is divided."""
+    for x in arrays:
+        sharding = getattr(jax.typeof(x), "sharding", None)
+        if sharding is None or all(part is None for part in sharding.spec):
+            continue
+        explicit = set(getattr(sharding.mesh, "explicit_axes", ()))
+        named = {name for part in sharding.spec for name in (part if isinstance(part, tuple) else (part,))}
+        if explicit & named:
+            axes = ", ".join(repr(name) for name in sorted(explicit & named))
+            raise InputError(
+                f"an array of type {jax.typeof(x)} is divided over the explicit mesh axis {axes}; pjax leaves"
+                " it to the compiler how results are divided: make the mesh with"
+                " jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))"
+            )

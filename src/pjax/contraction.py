@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 
+from pjax._devices import on_one_cpu, several
 from pjax.layout import condensed
 from pjax.windows import box, windows
 
@@ -159,16 +160,22 @@ class DotGeneral(Contraction):
         n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
         first = n + counts[0] if i == 0 else n
         axes = tuple(range(first, first + counts[1 - i]))
-        # One reduction of all arrays at once: what they are computed from is read once, and they themselves
-        # need not be written.
-        zeros = tuple(np.zeros((), c.dtype) for c in cs)
-        sums = lax.reduce(cs, zeros, lambda a, b: tuple(map(operator.add, a, b)), axes) if axes else cs
+        sums = _sums(cs, axes) if axes else cs
         mine = self.batch[i] + self.free[i]
         shape = [size if d in mine else 1 for d, size in enumerate(self.shapes[i])]
         return tuple(x.transpose(np.argsort(mine)).reshape(shape) for x in sums)
 
     def count(self, i: int) -> int:
         return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])
+
+
+def _sums(cs: tuple[jax.Array, ...], axes: tuple[int, ...]) -> Sequence[jax.Array]:
+    """Sums of several arrays over axes."""
+    if several():  # the compiler divides the reduction of one array, not of many
+        return [c.sum(axes) for c in cs]
+    # All at once: what they are computed from is read once, and they themselves need not be written.
+    zeros = tuple(np.zeros((), c.dtype) for c in cs)
+    return lax.reduce(cs, zeros, lambda a, b: tuple(map(operator.add, a, b)), axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +199,7 @@ class Convolution(Contraction):
         def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
             return functools.reduce(operator.add, (self._conv(x, y) for x, y in terms))
 
-        return lax.platform_dependent(*terms, cpu=sequential_vmap(self._pairs_on_cpu), default=plain)
+        return on_one_cpu(*terms, cpu=sequential_vmap(self._pairs_on_cpu), default=plain)
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         def plain(partner: jax.Array, c: jax.Array) -> jax.Array:
@@ -204,7 +211,7 @@ class Convolution(Contraction):
         if self.groups > 1 or 0 in self.out:
             return plain(partner, c)
         on_cpu = self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu
-        return lax.platform_dependent(partner, c, cpu=sequential_vmap(on_cpu), default=plain)
+        return on_one_cpu(partner, c, cpu=sequential_vmap(on_cpu), default=plain)
 
     def _conv(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return _convolve(

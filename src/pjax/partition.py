@@ -37,7 +37,11 @@ def two_sets(graph: Graph) -> Partition:
     split = [n for n in graph.nodes if _clashes(graph, colour, n.index)]
     if split:
         names = ", ".join(n.name for n in split)
-        logger.debug("odd cycles: %d identity nodes inserted behind %s", len(split), names)
+        logger.debug(
+            "odd cycles: %d identity nodes inserted behind %s; pjax.debug.explain_partition says why",
+            len(split),
+            names,
+        )
         graph, colour = _insert(graph, colour, split)
     sets = tuple(tuple(v for v in range(len(graph.nodes)) if colour[v] == c) for c in (0, 1))
     return Partition(graph, sets)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax._devices import on_one_cpu
 from pjax.contraction import Contraction
 from pjax.graph import Node
 from pjax.layout import Evaluator, Wire, Wiring, condensed
@@ -354,7 +355,7 @@ class Problem:
         # Hardly ever is there a sphere, so on CPU the sums for it are spared elsewhere. Other devices would
         # have to wait for the answer.
         nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(balls))
-        ball = jax.lax.platform_dependent(
+        ball = on_one_cpu(
             jnp.min(m.own, initial=0) < 0,
             cpu=lambda some: jax.lax.cond(some, balls, lambda: nothing),
             default=lambda _: balls(),

@@ -6,7 +6,7 @@ they share a factor. What reads a member reads a slice of the stack, and the inp
 concatenated; runs of neighbours in another stack are one slice of it: nothing is copied member by member.
 
 The sets stay what they were, so every method does what it did. But a stack may read itself, one step earlier:
-the stacked graph has no order of evaluation. Its values are stacked from those of the graph it was made of.
+the stacked graph has no order of evaluation (see `rolling`).
 """
 
 import collections
@@ -17,10 +17,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from pjax import layout
+from pjax import layout, rolling
+from pjax.alike import Signatures, Skeletons
 from pjax.contraction import DotGeneral
 from pjax.graph import Graph, Node
 from pjax.layout import Call, Evaluator, Expr, Wire, node_output
@@ -39,13 +39,7 @@ class StackedGraph(Graph):
     """For each node that is a stack, the axis along which its members lie."""
 
     def evaluator(self, constants: Sequence[Any], leaves: Sequence[Any]) -> tuple[Evaluator, dict[int, Any]]:
-        _, old = self.original.evaluator(constants, leaves)
-        values = {
-            v: old[members[0]] if len(members) == 1 else jnp.stack([old[m] for m in members], axis)
-            for v, (members, axis) in enumerate(zip(self.members, self.axes, strict=True))
-            if members[0] in old
-        }
-        return Evaluator(constants, values), values
+        return rolling.evaluate(self, constants, leaves)
 
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         places = {node: (v, p) for v, unit in enumerate(self.members) for p, node in enumerate(unit)}
@@ -59,7 +53,7 @@ class StackedGraph(Graph):
 
 def stacked(partition: Partition) -> Partition:
     """The same partition with equal nodes of each set stacked."""
-    signatures = _Signatures()
+    signatures = Signatures()
     place = partition.set_of()
     units = _units(partition.graph, place, signatures)
     if all(len(unit) == 1 for unit in units):
@@ -74,38 +68,7 @@ def stacked(partition: Partition) -> Partition:
 # --- Which nodes belong together ---
 
 
-class _Signatures:
-    """Numbers for expressions: the same number for the same value."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-        self._known: dict[int, int] = {}
-        self._keep: list[Expr] = []
-
-    def __call__(self, root: Expr) -> int:
-        for expr in layout.walk(root):
-            if id(expr) not in self._known:
-                self._keep.append(expr)  # an id is one's own only while one lives
-                self._known[id(expr)] = self._numbers.setdefault(self._key(expr), len(self._numbers))
-        return self._known[id(root)]
-
-    def _key(self, expr: Expr) -> Any:
-        if expr.node is not None:
-            return ("node", expr.node)
-        if expr.constant is not None:
-            return ("constant", expr.constant)
-        if expr.call is None:
-            value = expr.literal
-            if isinstance(value, jax.core.Tracer) or np.size(value) > 16:
-                return ("literal", id(value))
-            array = np.asarray(value)
-            return ("literal", array.shape, str(array.dtype), array.tobytes())
-        call = expr.call
-        key = ("unknown", id(call)) if call.key is None else call.key
-        return ("call", key, expr.index, tuple(self._known[id(arg)] for arg in call.args))
-
-
-def _units(graph: Graph, place: dict[int, int], signatures: _Signatures) -> list[tuple[Node, ...]]:
+def _units(graph: Graph, place: dict[int, int], signatures: Signatures) -> list[tuple[Node, ...]]:
     """The nodes, equal ones together, in the order of the first of each."""
     alike: dict[Any, list[Node]] = collections.defaultdict(list)
     for node in graph.nodes:
@@ -142,7 +105,7 @@ def _kind(node: Node, place: dict[int, int]) -> Any:
     return (place[node.index], node.rule, node.shape, str(node.dtype), inputs)
 
 
-def _by_shared_input(nodes: list[Node], signatures: _Signatures) -> list[tuple[Node, ...]]:
+def _by_shared_input(nodes: list[Node], signatures: Signatures) -> list[tuple[Node, ...]]:
     """Divided by the input that most of them share with others, such as the weights of a layer."""
     if len(nodes) == 1:
         return [tuple(nodes)]
@@ -165,13 +128,13 @@ def _by_shared_input(nodes: list[Node], signatures: _Signatures) -> list[tuple[N
 class _Stacker:
     """Rewrites nodes and wires."""
 
-    def __init__(self, graph: Graph, units: list[tuple[Node, ...]], signatures: _Signatures) -> None:
+    def __init__(self, graph: Graph, units: list[tuple[Node, ...]], signatures: Signatures) -> None:
         self._graph = graph
         self._units = units
         self._signature = signatures
         self._unit_of = {node.index: (u, p) for u, unit in enumerate(units) for p, node in enumerate(unit)}
+        self._skeleton = Skeletons([[node.index for node in unit] for unit in units])
         self._translated: dict[int, Expr] = {}
-        self._skeletons: dict[int, Any] = {}
         self._keep: list[Expr] = []
         self._forms = [self._form(unit) for unit in units]
         self._outputs = [
@@ -286,36 +249,19 @@ class _Stacker:
         steps: tuple[int, ...] | None = None
         end = start + 1
         while end < len(exprs):
-            before, places = self._skeleton(exprs[end - 1])
-            after, next_places = self._skeleton(exprs[end])
+            before, leaves = self._skeleton(exprs[end - 1])
+            after, next_leaves = self._skeleton(exprs[end])
             if before != after:
                 break
-            now = tuple(b - a for a, b in zip(places, next_places, strict=True))
+            now = tuple(b - a for a, b in zip(self._places(leaves), self._places(next_leaves), strict=True))
             if any(step not in (0, 1) for step in now) or (steps is not None and now != steps):
                 break
             steps = now
             end += 1
         return end
 
-    def _skeleton(self, root: Expr) -> tuple[Any, tuple[int, ...]]:
-        """What an expression does, without which members of stacks it reads; and the places of these."""
-        for expr in layout.walk(root):
-            if id(expr) in self._skeletons:
-                continue
-            self._keep.append(expr)
-            if not expr.depends:
-                found: tuple[Any, tuple[int, ...]] = (("constant", expr.shape, str(expr.dtype)), ())
-            elif expr.node is not None:
-                u, p = self._unit_of[expr.node]
-                found = (("stack", u), (p,)) if len(self._units[u]) > 1 else (("node", u), ())
-            else:
-                assert expr.call is not None
-                below = [self._skeletons[id(arg)] for arg in expr.call.args]
-                key = ("unknown", id(expr.call)) if expr.call.key is None else expr.call.key
-                places = tuple(place for _, places in below for place in places)
-                found = ((key, expr.index, tuple(form for form, _ in below)), places)
-            self._skeletons[id(expr)] = found
-        return self._skeletons[id(root)]
+    def _places(self, leaves: Sequence[Expr]) -> list[int]:
+        return [self._unit_of[leaf.node][1] for leaf in leaves if leaf.node is not None]
 
     def _build(self, exprs: Sequence[Expr]) -> tuple[Expr, bool]:
         """A run as one expression, and whether it has a new first axis (not if all are the same)."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from pjax._devices import on_one_cpu
 from pjax.extrapolation import Extrapolation
 from pjax.problem import Moves, Problem, add
 
@@ -37,12 +38,10 @@ def _after(x: jax.Array, last: jax.Array) -> jax.Array:
     """An array that waits for the moves of the node before, on CPU.
 
     Nodes of one set are independent, but a few cores do not work on more than one of them at a time: starting
-    them all would only keep all their temporary arrays in memory. Other devices go as they like.
+    them all would only keep all their temporary arrays in memory. Other devices go as they like. The product
+    with zero is not optimised away, since it could be NaN.
     """
-    nothing = jax.lax.platform_dependent(
-        last.ravel()[0], cpu=lambda x: x * 0, default=jnp.zeros_like
-    )  # not optimised away: the product could be NaN
-    return x + nothing
+    return on_one_cpu(x, last, cpu=lambda x, last: x + last.ravel()[0] * 0, default=lambda x, _: x)
 
 
 def _end(moves: Moves) -> jax.Array:
@@ -127,10 +126,14 @@ class Sweep:
             return iter([(sources[0], moves.squares(i, True) / problem.scale(v, i) ** 2)])
         return problem.pull(v, i, moves.squares(i, False), power=2)
 
+    def values(self, state: State) -> dict[int, jax.Array]:
+        """The displacements of all nodes that are read: the means of the edges that leave them."""
+        return {**state.value, **state.message}
+
     def parameters(self, state: State) -> dict[int, jax.Array]:
-        """The displacements of the parameters: the means of the edges that leave them."""
-        message = {**state.value, **state.message}
-        return {node.index: message[node.index] for node in self._problem.graph.parameters}
+        """Those of the parameters."""
+        values = self.values(state)
+        return {node.index: values[node.index] for node in self._problem.graph.parameters}
 
     def squared(self, state: State) -> jax.Array:
         """The sum over all nodes of the squared moves of the last step, where measured."""

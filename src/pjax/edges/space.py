@@ -202,10 +202,6 @@ class EdgeSpace:
             arrays.append(Linear.of(jnp.where(mine > 0.5, fresh, old.value)))
         return Stored(tuple(arrays))
 
-    def parameters(self, state: State) -> dict[int, jax.Array]:
-        """The displacements of the parameters: the means of the edges that leave them."""
-        return self.means([n.index for n in self.problem.graph.parameters], state)
-
     def distance(self, first: State, second: State) -> jax.Array:
         """The squared distance of two states."""
         apart = combine((1, first), (-1, second))

@@ -20,7 +20,7 @@ TIMED = ("learning",)
 """Studies whose times are those of one run alone."""
 EXPLANATION = (
     "Adam is backpropagation with Adam (1e-3). Test: of the parameters with the best validation accuracy. "
-    f"To {FRACTION:.0%}: until the mean test accuracy is that much of Adam's at the end; – where it never is."  # noqa: RUF001
+    f"To {FRACTION:.0%}: until the mean test accuracy is that much of Adam's at the end; – where it never is."
 )
 _BEST = ("dr", "ap", "cp")
 

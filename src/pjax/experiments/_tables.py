@@ -353,9 +353,9 @@ _SPECIAL = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     "±": r"$\pm$",
-    "×": r"$\times$",  # noqa: RUF001
+    "×": r"$\times$",
     "−": r"$-$",  # noqa: RUF001
-    "–": "--",  # noqa: RUF001
+    "–": "--",
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pjax.experiments import methods, paper
 from pjax.experiments.results import Run
 
-MISSING = "–"  # noqa: RUF001
+MISSING = "–"
 """What stands in a table where there is no number."""
 
 
@@ -53,7 +53,7 @@ def spell(architecture: str) -> str:
     ('4 × 128 + skip', '64, 32', '1 × 128, 4 levels')
     """
     body, _, levels = architecture.partition("+q")
-    text = body.replace("x", " × ").replace("-", ", ").replace("+", " + ")  # noqa: RUF001
+    text = body.replace("x", " × ").replace("-", ", ").replace("+", " + ")
     return f"{text}, {levels} levels" if levels else text
 
 

@@ -389,6 +389,71 @@ def profile(
         console.print(escape(str(found)), soft_wrap=True, highlight=False)
 
 
+# --- graph and summary ---
+
+Data = Annotated[str, typer.Option(help=f"Data set, for its shapes: {', '.join(datasets.names())}.")]
+Model = Annotated[str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")]
+Widths = Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
+Length = Annotated[int, typer.Option(min=1, help="Characters in a window of text.")]
+
+
+@app.command()
+def graph(
+    data: Data = "digits",
+    model: Model = None,
+    widths: Widths = None,
+    method: Annotated[str, typer.Option(help="Whose sets to show: dr, ap, dm have two; cp, ep.")] = "ap",
+    batch_size: BatchSize = 32,
+    sequence_length: Length = 64,
+    fold: Annotated[bool, typer.Option(help="Equal nodes as one box.")] = True,
+    direction: Annotated[str, typer.Option(help="Where arrows run: right or down.")] = "right",
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write a file: .svg, .png, .dot, .gv or .mmd. May be repeated."),
+    ] = None,
+    text: Annotated[
+        str, typer.Option("--print", help="Print mermaid or dot, if no file is named.")
+    ] = "mermaid",
+) -> None:
+    """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
+    import pjax
+    from pjax.experiments import structure
+
+    with _messages():
+        methods.check_name("--print", text, ("mermaid", "dot"))
+        config = default_config(
+            data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
+        )
+        drawing = pjax.draw(*structure.example(config), fold=fold, direction=direction)  # type: ignore[arg-type]
+        for path in out or ():
+            console.print(escape(str(drawing.save(path))), soft_wrap=True)
+        if not out:
+            typer.echo(drawing.mermaid if text == "mermaid" else drawing.dot, nl=False)
+
+
+@app.command()
+def summary(
+    data: Data = "digits",
+    model: Model = None,
+    widths: Widths = None,
+    method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ap",
+    batch_size: BatchSize = 32,
+    sequence_length: Length = 64,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a table in Markdown.")] = False,
+) -> None:
+    """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
+    import pjax
+    from pjax.experiments import structure
+
+    with _messages():
+        config = default_config(
+            data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
+        )
+        found = pjax.summary(*structure.example(config))
+        typer.echo(found.markdown if markdown else str(found))
+
+
 # --- report ---
 
 

@@ -68,7 +68,7 @@ _FORMATS = {
     "mnist": _Format("image", _SPLIT, (28, 28, 1), 10, peak=255),
     "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10, peak=255),
     "higgs": _Format("table", _SPLIT, (28,), 2),
-    "shakespeare": _Format("text", ("text",)),
+    "shakespeare": _Format("text", ("text",), classes=65),  # of the official text
 }
 
 
@@ -134,6 +134,24 @@ def names() -> tuple[str, ...]:
     ('digits', 'mnist', 'cifar10', 'higgs', 'shakespeare')
     """
     return tuple(_FORMATS)
+
+
+def made_up(name: str, samples: int, sequence_length: int = 64) -> tuple[Array, Array, int]:
+    """Inputs and labels of a data set's shape, and how many classes there are; without the data.
+
+    All inputs are zeros, or the characters one after the other: for what depends on shapes alone.
+
+    >>> x, y, classes = made_up("shakespeare", 2, sequence_length=5)
+    >>> x.tolist(), y.shape, classes
+    ([[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]], (2, 5), 65)
+    """
+    form = _FORMATS[name]
+    if form.kind == "text":
+        codes = np.arange(samples * sequence_length + 1, dtype=np.int32) % form.classes
+        shape = (samples, sequence_length)
+        return codes[:-1].reshape(shape), codes[1:].reshape(shape), form.classes
+    labels = np.arange(samples, dtype=np.int32) % form.classes
+    return np.zeros((samples, *form.shape), np.float32), labels, form.classes
 
 
 def folder() -> Path:

@@ -228,16 +228,23 @@ proximal operator of the cross-entropy by the paper's ten fixed-point steps, whi
 _SHARED = ("loss_scale", "metric", "outer", "precision", "steps")
 OPTIONS = {
     "ep": ("loss_scale", "outer", "precision", "reach", "softness", "steps"),
-    "dr": _SHARED,
+    "dr": (*_SHARED, "relaxation"),
     "ap": (*_SHARED, "extrapolate"),
     "cp": (*_SHARED, "extrapolate"),
-    "dm": _SHARED,
+    "dm": (*_SHARED, "beta"),
     "sgd": ("precision",),
     "adam": ("precision",),
 }
 """What may follow the name of a method, as in ``"ap:metric=balanced:extrapolate=tensor:outer=adam"``: options
 of the solver, the number of ``steps`` on a batch, the loss's ``loss_scale``, and the ``precision``."""
-_NUMBERS = {"loss_scale": float, "reach": float, "softness": float, "steps": int}
+_NUMBERS = {
+    "beta": float,
+    "loss_scale": float,
+    "reach": float,
+    "relaxation": float,
+    "softness": float,
+    "steps": int,
+}
 
 
 def split(name: str) -> tuple[str, dict[str, Any]]:

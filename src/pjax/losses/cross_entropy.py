@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_probabilities, one_hot
-from pjax.primitives._arithmetic import wide
+from pjax.primitives._arithmetic import rows, wide
 from pjax.primitives._primitive import Target, apply
 
 
@@ -59,7 +59,7 @@ class CrossEntropy(Target):
         return loss.astype(predictions.dtype)
 
     def displace(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
-        x = wide(predictions)
+        x = rows(wide(predictions))
         solve = _newton if self.solver == "newton" else _fixed_point
         return solve(x, one_hot(x, labels), self.scale).astype(predictions.dtype)
 
@@ -73,8 +73,10 @@ def _fixed_point(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
 
 def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
     offset = x + scale * y
-    leader = jnp.argmax(offset, axis=-1, keepdims=True)  # the most probable class
     offset = offset - jnp.max(offset, axis=-1, keepdims=True)
+    # The first of the most probable classes. An argmax would be a kernel of its own.
+    classes = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    leads = classes == jnp.min(jnp.where(offset == 0, classes, x.shape[-1]), axis=-1, keepdims=True)
     # A softmax of about the right spread: exact for small scales and for two certain classes.
     start = jax.nn.log_softmax(offset / (1 + scale / 4), axis=-1)
 
@@ -91,11 +93,10 @@ def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
     steps = _steps(scale) + (x.dtype == jnp.float64)  # one more doubles the digits
     unroll = steps if steps <= 8 else 4  # many steps, for large scales only, would take long to compile
     q, _ = jax.lax.fori_loop(0, steps, step, (start, jnp.zeros_like(x[..., :1])), unroll=unroll)
-    others = jnp.where(jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1) == leader, 0, jnp.exp(q))
+    others = jnp.where(leads, 0, jnp.exp(q))
     # The leader has what the others leave: that keeps its digits where it is nearly certain.
     short = jnp.sum(others, axis=-1, keepdims=True)
-    ahead = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1) == leader
-    return scale * jnp.where(ahead, (y - 1) + short, y - others)
+    return scale * jnp.where(leads, (y - 1) + short, y - others)
 
 
 def _steps(scale: float) -> int:

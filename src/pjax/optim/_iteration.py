@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.edges import EdgeSpace, State
+from pjax.graph import Node
 
 
 class Iteration(Protocol):
@@ -17,6 +18,9 @@ class Iteration(Protocol):
 
     def step(self, state: Any) -> Any:
         """One step of the method."""
+
+    def values(self, state: Any) -> dict[int, jax.Array]:
+        """How far the consensus of each node that is read has moved: the mean of the edges that leave it."""
 
     def parameters(self, state: Any) -> dict[int, jax.Array]:
         """How far each parameter has moved, by node."""
@@ -67,9 +71,15 @@ class EdgeIteration:
         edges, neglected = self._space.settle(edges)
         return EdgeState(edges, squared, jnp.maximum(state.neglected, neglected))
 
+    def values(self, state: EdgeState) -> dict[int, jax.Array]:
+        return self._means(state, lambda node: not node.is_target)
+
     def parameters(self, state: EdgeState) -> dict[int, jax.Array]:
+        return self._means(state, lambda node: node.is_parameter)
+
+    def _means(self, state: EdgeState, wanted: Callable[[Node], bool]) -> dict[int, jax.Array]:
         edges = state.edges if self._shadow is None else self._shadow(self._space, state.edges)
-        return self._space.parameters(edges)
+        return self._space.means([n.index for n in self._space.problem.graph.nodes if wanted(n)], edges)
 
     def squared(self, state: EdgeState) -> jax.Array:
         return state.squared

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from pjax import _trace as tracing
 from pjax import layout
-from pjax.check import check_finite, check_graph
+from pjax._callback import Listeners
+from pjax.check import check_finite, check_graph, check_mesh
 from pjax.errors import InputError
 from pjax.graph import Graph
 from pjax.optim._iteration import Iteration
@@ -56,6 +57,10 @@ class Solver(abc.ABC):
         accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
             add up what they ask of the parameters in every step: less memory, the same result. For
             `AlternatingProjections` and `ExtrapolatedProjections`.
+        groups: into how many groups the ``batch`` of `update` is divided that work apart, each on a device of
+            its own where the batch is divided among so many. For `sync_every` steps they hear nothing of each
+            other; then their parameters are averaged.
+        sync_every: how many steps these are; a divisor of `steps_per_update`.
         check: whether to look for values that are not finite before each update outside `jit`.
         outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
             a gradient, and its updates are applied instead; its state is part of the optimiser's.
@@ -76,19 +81,27 @@ class Solver(abc.ABC):
     metric: Literal["unit", "balanced"] = "unit"
     stack: bool = True
     accumulate: int = 1
+    groups: int = 1
+    sync_every: int = 1
     check: bool = True
     outer: Any = None
 
     def __post_init__(self) -> None:
-        steps = self.steps_per_update
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise InputError(f"steps_per_update must be a whole number of at least 1, got {steps!r}")
-        parts = self.accumulate
-        if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
-            raise InputError(f"accumulate must be a whole number of at least 1, got {parts!r}")
-        if parts > 1 and not self.accumulates:
+        for name in ("steps_per_update", "accumulate", "groups", "sync_every"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.accumulate > 1 and not self.accumulates:
             raise InputError(
                 f"{type(self).__name__} cannot go through a batch in parts; accumulate must be 1"
+            )
+        if self.accumulate > 1 and self.groups > 1:
+            raise InputError(
+                "a batch is divided into groups, or gone through in parts (accumulate); not both"
+            )
+        if self.steps_per_update % self.sync_every:
+            raise InputError(
+                f"sync_every must divide steps_per_update={self.steps_per_update}, got {self.sync_every}"
             )
         check_option("consensus", self.consensus, ("paper", "exact"))
         check_option("edges", self.edges, ("implicit", "explicit"))
@@ -145,6 +158,10 @@ class Solver(abc.ABC):
         return self.stack and self.metric == "unit"
 
     @property
+    def _parts(self) -> int:
+        return max(self.accumulate, self.groups)
+
+    @property
     def rounds(self) -> int:
         """How often an update evaluates the network anew, projects, and moves the parameters."""
         return 1
@@ -187,28 +204,54 @@ class Solver(abc.ABC):
                 "an outer optimiser has a state: state = optimizer.init(params), then "
                 "params, state, loss = optimizer.update(fn, params, state)"
             )
-        if batch is None and self.accumulate > 1:
+        if batch is None and self._parts > 1:
             raise InputError(
-                "to divide a batch, accumulate needs it as an argument: optimizer.update(fn, params,"
-                " batch=(x, y)), with a function of the parameters and the batch"
+                "to divide a batch, accumulate and groups need it as an argument: optimizer.update(fn,"
+                " params, batch=(x, y)), with a function of the parameters and the batch"
             )
-        calls = [fn] if batch is None else [_on(fn, part) for part in _parts(batch, self.accumulate)]
-        traced = [tracing.read(call, params) for call in calls]
+        parts = None if batch is None else _parts(batch, self._parts)
+        calls = [fn] if parts is None else [_on(fn, part) for part in parts]
+        if self.groups > 1:
+            calls = calls[:2]  # all are like these
         leaves, treedef = jax.tree.flatten(params)
+        check_mesh((*leaves, *jax.tree.leaves(batch)))
+        traced = [tracing.read(call, params) for call in calls]
+        check_mesh(traced[0].constants)
         if self.check:
             for part in traced:
                 check_finite(part, leaves)
         program = compiled(self, traced[0])
-        if len(traced) > 1:
+        if self.accumulate > 1:
             program.check_parts(traced)
         outer = () if state is None else state.outer
         constants = tuple(part.constants for part in traced)
-        new, outer, loss, neglected = program.update(leaves, constants, outer, treedef)
+        apart: tuple[bool, ...] = ()
+        if self.groups > 1:
+            assert parts is not None
+            constants, apart = _grouped(traced, parts, batch, self.groups)
+        new, outer, loss, neglected = program.update(leaves, constants, outer, treedef, apart)
         params = jax.tree.unflatten(treedef, new)
         if state is None:
             return params, loss
         worst = jnp.maximum(state.neglected, neglected.astype(jnp.float32))
         return params, OptimizerState(state.updates + 1, worst, outer), loss
+
+
+def _grouped(
+    traced: Sequence[tracing.Traced], parts: Sequence[Any], batch: Any, groups: int
+) -> tuple[tuple[tuple[Any, ...]], tuple[bool, ...]]:
+    """The constants of all groups, from functions of the first two, and which of them each has its own of."""
+    first, second = traced
+    wholes = zip(jax.tree.leaves(parts[0]), jax.tree.leaves(batch), strict=True)
+    whole = {id(part): jnp.reshape(leaf, (groups, *part.shape)) for part, leaf in wholes}
+    apart = tuple(id(c) in whole for c in first.constants)
+    pairs = zip(first.constants, second.constants, apart, strict=False)
+    if first.key != second.key or any(a is not b and not own for a, b, own in pairs):
+        raise InputError(
+            "with groups, what depends on the batch must be computed by jax.numpy inside the function, and in"
+            " the same way for all groups"
+        )
+    return (tuple(whole.get(id(c), c) for c in first.constants),), apart
 
 
 def _on(fn: Callable[..., Any], part: Any) -> Callable[[Any], Any]:
@@ -226,7 +269,9 @@ def _parts(batch: Any, number: int) -> list[Any]:
         raise InputError(f"the arrays of a batch must agree in the length of their first axis; got {shapes}")
     ((size,),) = sizes
     if size % number:
-        raise InputError(f"a batch of {size} samples cannot be divided into accumulate={number} equal parts")
+        raise InputError(
+            f"a batch of {size} samples cannot be divided into {number} equal parts (accumulate, groups)"
+        )
     step = size // number
     return [
         jax.tree.unflatten(treedef, [leaf[i : i + step] for leaf in leaves]) for i in range(0, size, step)
@@ -242,19 +287,22 @@ def check_option(name: str, value: Any, allowed: tuple[str | None, ...]) -> None
 class Program:
     """A solver and a graph, compiled."""
 
-    def __init__(self, solver: Solver, traced: tracing.Traced) -> None:
+    def __init__(self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem) -> None:
+        """``kind`` is the class of its problems, where something is to be seen of what happens in them."""
         graph = tracing.build(traced, keep_loops=solver.keeps_loops)
         check_graph(graph)
         self.solver = solver
         partition = solver.partition(graph)
         self.partition = stacked(partition) if solver.stacks else partition
-        self.update = jax.jit(self._update, static_argnames="treedef")
+        self.update = jax.jit(self._update, static_argnames=("treedef", "apart"))
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
+        self.listeners = Listeners()
         self._checked: set[tuple[bool, ...]] = set()
         self._graph = graph
+        self._kind = kind
 
     def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
-        return Problem(
+        return self._kind(
             self.partition,
             constants,
             leaves,
@@ -293,13 +341,18 @@ class Program:
         ]
 
     def _update(
-        self, leaves: list[Any], constants: tuple[tuple[Any, ...], ...], outer: Any, treedef: Any
+        self,
+        leaves: list[Any],
+        constants: tuple[tuple[Any, ...], ...],
+        outer: Any,
+        treedef: Any,
+        apart: tuple[bool, ...] = (),
     ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
-        leaves, outer, loss, neglected = self._round(leaves, constants, outer, treedef)
+        leaves, outer, loss, neglected = self._round(leaves, constants, outer, treedef, apart)
 
         def again(_: Any, carry: tuple[list[Any], Any, jax.Array]) -> tuple[list[Any], Any, jax.Array]:
             leaves, outer, worst = carry
-            leaves, outer, _, neglected = self._round(leaves, constants, outer, treedef)
+            leaves, outer, _, neglected = self._round(leaves, constants, outer, treedef, apart)
             return leaves, outer, jnp.maximum(worst, neglected)
 
         if self.solver.rounds > 1:
@@ -309,9 +362,16 @@ class Program:
         return leaves, outer, loss, neglected
 
     def _round(
-        self, leaves: list[Any], constants: tuple[tuple[Any, ...], ...], outer: Any, treedef: Any
+        self,
+        leaves: list[Any],
+        constants: tuple[tuple[Any, ...], ...],
+        outer: Any,
+        treedef: Any,
+        apart: tuple[bool, ...],
     ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
-        if len(constants) == 1:
+        if apart:
+            moves, loss, neglected = self._in_groups(leaves, constants[0], apart)
+        elif len(constants) == 1:
             problem = self.problem(leaves, constants[0])
             loss = problem.loss
             moves, neglected = self.solver.moves(problem)
@@ -321,8 +381,45 @@ class Program:
             make = functools.partial(self.problem, leaves)
             moves, loss = self.solver.moves_in_parts(make, stacks, parameters)
             neglected = jnp.zeros_like(loss)
+        leaves, outer = self.applied(leaves, moves, outer, treedef)
+        return leaves, outer, loss, neglected
+
+    def _in_groups(
+        self, leaves: list[Any], constants: tuple[Any, ...], apart: tuple[bool, ...]
+    ) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
+        """How far parameters move where groups of samples work apart; mean loss, and what is neglected."""
+        solver = dataclasses.replace(self.solver, steps_per_update=self.solver.sync_every)
+
+        @functools.partial(jax.vmap, in_axes=(None, *(0 if own else None for own in apart)))
+        def local(leaves: list[Any], *constants: Any) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
+            problem = self.problem(leaves, constants)
+            moves, neglected = solver.moves(problem)
+            return moves, problem.loss, neglected
+
+        def exchange(total: Any) -> tuple[Any, jax.Array, jax.Array]:
+            moves, losses, neglected = local(self.moved(leaves, total), *constants)
+            total = {v: total[v] + jnp.mean(move, 0) for v, move in moves.items()}
+            return total, jnp.mean(losses), jnp.max(neglected)
+
+        graph = self.partition.graph
+        still = {n.index: jnp.zeros(n.shape, graph.dtype) for n in graph.parameters}
+        total, loss, worst = exchange(still)
+
+        def again(_: Any, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            total, _, neglected = exchange(carry[0])
+            return total, jnp.maximum(carry[1], neglected)
+
+        times = self.solver.steps_per_update // self.solver.sync_every
+        if times > 1 and self.solver.rounds == 1:
+            total, worst = jax.lax.fori_loop(1, times, again, (total, worst))
+        return total, loss, worst
+
+    def applied(
+        self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any
+    ) -> tuple[list[Any], Any]:
+        """The parameters after the given displacements, or what the outer optimiser makes of these."""
         if self.solver.outer is None:
-            return self.moved(leaves, moves), outer, loss, neglected
+            return self.moved(leaves, moves), outer
         # The moves themselves, and not a difference of parameters, in which small moves would be lost.
         gradient = [
             jnp.zeros_like(leaf) if move is None else -move.astype(jnp.result_type(leaf))
@@ -334,7 +431,7 @@ class Program:
             (leaf + update).astype(jnp.result_type(leaf))
             for leaf, update in zip(leaves, jax.tree.leaves(updates), strict=True)
         ]
-        return new, outer, loss, neglected
+        return new, outer
 
 
 _PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 
 def wide(x: jax.typing.ArrayLike) -> jax.Array:
@@ -13,3 +14,16 @@ def wide(x: jax.typing.ArrayLike) -> jax.Array:
 def weight_like(weight: jax.typing.ArrayLike, output: jax.Array) -> jax.Array:
     """The weight in the type of ``output``; it broadcasts to the shape of ``output``."""
     return jnp.asarray(weight, output.dtype)
+
+
+def rows(x: jax.Array) -> jax.Array:
+    """The same array; on a GPU its last axis lies contiguously in memory.
+
+    A chain of reductions over the last axis is then one kernel. The compiler chooses other orders where the
+    array comes out of one that is wide in another axis.
+    """
+
+    def lie(x: jax.Array) -> jax.Array:
+        return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+    return jax.lax.platform_dependent(x, cuda=lie, default=lambda x: x)

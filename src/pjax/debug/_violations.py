@@ -1,0 +1,199 @@
+r"""How much every constraint is violated, node by node and step by step.
+
+After a step, the *consensus* of a node is the mean of the edges that leave it: what its readers, taken
+together, say it is. At a solution it is the node's function of the consensus of its inputs. The violation of
+a node :math:`v = f(u)` is how far it is from that, relative to its size:
+
+.. math:: \frac{|\bar v - f(\bar u)|}{\max(|\bar v|, |f(\bar u)|)}
+
+with Euclidean lengths over all numbers of the node that are read, and 0 where nothing is asked. So it is
+between 0 and 2; a node that is asked for something and makes nothing, such as a dead layer, has 1. A target
+has no output: its :math:`\bar v` is what its inputs are, its :math:`f(\bar u)` is where its operator takes
+them. Parameters have no constraint.
+
+Everything is computed from displacements: changes of products as sums of small terms, the others as
+differences, which are exact to the rounding of the node's own values.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pjax import _trace as tracing
+from pjax.check import check_finite
+from pjax.contraction import Contraction
+from pjax.debug._nodes import NodeInfo, info, table
+from pjax.errors import InputError
+from pjax.graph import Node
+from pjax.optim import ExtrapolatedProjections, Solver
+from pjax.optim._solver import Program
+from pjax.primitives import Primitive
+from pjax.problem import Problem
+
+HOLDS = 1e-6
+"""Violations up to this are rounding, in float32."""
+SMALL = 0.01
+"""Nodes that are violated by less than this part of their size are not called stuck."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Violations:
+    """What `violations` measured. Printed, it is a table; `save` draws it."""
+
+    method: str
+    nodes: tuple[NodeInfo, ...]
+    """In the order of evaluation, from the inputs to the targets."""
+    values: np.ndarray
+    """Of shape ``(steps, nodes)``."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.values)
+
+    def trend(self, i: int) -> str:
+        """How node i does: untouched, holds, falls, stays, grows, or not finite.
+
+        It is the last step beside the one halfway: a tenth less is falling, a tenth more is growing.
+        *Untouched* has never been violated: nothing that was asked of the network reached it.
+        """
+        column = self.values[:, i]
+        if not np.isfinite(column).all():
+            return "not finite"
+        if column.max() <= HOLDS:
+            return "untouched"
+        half, last = column[(self.steps - 1) // 2], column[-1]
+        if last <= HOLDS:
+            return "holds"
+        return "falls" if last < 0.9 * half else "grows" if last > 1.1 * half else "stays"
+
+    @property
+    def stuck(self) -> tuple[NodeInfo, ...]:
+        """The nodes that do not converge, though violated by 1 % or more; the most violated first."""
+        last = np.nan_to_num(self.values[-1], nan=np.inf)
+        rank = [int(i) for i in np.argsort(-last, kind="stable") if last[i] >= SMALL]
+        return tuple(self.nodes[i] for i in rank if self.trend(i) in ("stays", "grows", "not finite"))
+
+    def __str__(self) -> str:
+        half = (self.steps - 1) // 2
+        rows: list[tuple[str, ...]] = [
+            ("node", "shape", "step 1", f"step {half + 1}", f"step {self.steps}", "", "line")
+        ]
+        for i, node in enumerate(self.nodes):
+            shape = "x".join(map(str, node.shape))
+            numbers = (f"{x:.2g}" for x in self.values[[0, half, -1], i])
+            rows.append((node.label, shape, *numbers, self.trend(i), node.line))
+        if self.stuck:
+            worst = self.stuck[0]
+            end = f"{len(self.stuck)} of {len(self.nodes)} nodes stuck, most of all {worst}"
+        else:
+            end = f"none of {len(self.nodes)} nodes is stuck"
+        return f"{table(rows)}\n{self.method}, {self.steps} steps: {end}"
+
+    def plot(self) -> Any:
+        """A heat map over nodes and steps, as a matplotlib figure. Needs matplotlib."""
+        from pjax.debug._heat_map import draw
+
+        return draw(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Draw the heat map into a file, ``.png`` or ``.svg``. Needs matplotlib."""
+        from pjax.experiments._drawing import save
+
+        path = Path(path)
+        if path.suffix not in (".png", ".svg"):
+            raise InputError(f"plots are written to files that end in .png or .svg; got {path.name!r}")
+        return save(self.plot(), path.with_suffix(""), (path.suffix[1:],))[0]
+
+
+def violations(
+    fn: Callable[[Any], Any], params: Any, solver: Solver, *, steps: int | None = None
+) -> Violations:
+    """Measure how much every constraint is violated after each step of a method.
+
+    Args:
+        fn: an ordinary JAX function of the parameters that ends in a target.
+        params: any pytree of floating-point arrays, the start.
+        solver: a method of `pjax.optim`.
+        steps: how many; by default as many as one update makes.
+
+    >>> import pjax
+    >>> x, y = jnp.ones((4, 3)), jnp.zeros((4, 2))
+    >>> solver = pjax.optim.AlternatingProjections(steps_per_update=100)
+    >>> found = violations(lambda w: pjax.squared_error(x @ w, y), jnp.ones((3, 2)), solver)
+    >>> [node.op for node in found.nodes], found.values.shape
+    (['dot', 'squared_error'], (100, 2))
+    >>> bool(found.values[-1, 0] < found.values[0, 0])
+    True
+    """
+    count = solver.steps_per_update if steps is None else steps
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InputError(f"steps must be a whole number of at least 1, got {steps!r}")
+    if isinstance(solver, ExtrapolatedProjections):
+        raise InputError(
+            "ExtrapolatedProjections evaluates the network anew in every step, so nothing but its targets is"
+            " ever violated: look at the loss that `update` returns, or measure another method"
+        )
+    traced, leaves = tracing.read(fn, params), jax.tree.leaves(params)
+    if solver.check:
+        check_finite(traced, leaves)
+    # Node by node; and not from the cache, where the same graph may come from other lines.
+    program = Program(dataclasses.replace(solver, stack=False), traced)
+    graph = program.partition.graph
+    nodes = [node for node in graph.nodes if not node.is_parameter]
+
+    @jax.jit
+    def run(leaves: list[Any], constants: tuple[Any, ...]) -> jax.Array:
+        problem = program.problem(leaves, constants)
+        iteration = solver.iteration(problem)
+
+        def step(state: Any, _: None) -> tuple[Any, jax.Array]:
+            state = iteration.step(state)
+            values = iteration.values(state)
+            return state, jnp.stack([_violation(problem, node, values) for node in nodes])
+
+        return jax.lax.scan(step, iteration.start(), None, count)[1]
+
+    found = np.asarray(run(leaves, traced.constants))
+    return Violations(solver.name, tuple(info(graph, node) for node in nodes), found)
+
+
+def _violation(problem: Problem, node: Node, values: dict[int, jax.Array]) -> jax.Array:
+    """Of one node, given the displacements of all."""
+    v = node.index
+    shifts = tuple(problem.push(v, i, values) for i in range(len(node.wires)))
+    read = None
+    if node.is_target:
+        (move,) = problem.project(v, shifts, None).inputs
+        assert move is not None and shifts[0] is not None
+        said = problem.inputs[v][0] + shifts[0]
+        made, gap = said + move, move
+    else:
+        change = _change(problem, node, shifts)
+        said, made, gap = problem.points[v] + values[v], problem.points[v] + change, change - values[v]
+        read = problem.read(v)
+    said, made, gap = (_length(x, read) for x in (said, made, gap))
+    size = jnp.maximum(said, made)
+    return jnp.where(gap == 0, 0, gap / jnp.where(size == 0, 1, size))
+
+
+def _change(problem: Problem, node: Node, shifts: tuple[jax.Array | None, ...]) -> jax.Array:
+    """How much a node's function changes with its inputs."""
+    if isinstance(node.rule, Contraction):
+        return problem.drift(node.index, *shifts)
+    assert isinstance(node.rule, Primitive)
+    start = problem.inputs[node.index]
+    end = (x if s is None else x + s for x, s in zip(start, shifts, strict=True))
+    return node.rule.forward(*end) - node.rule.forward(*start)
+
+
+def _length(x: jax.Array, read: jax.Array | None) -> jax.Array:
+    """The Euclidean length of what is read. Scaled first, so that squares do not overflow."""
+    x = x if read is None else jnp.where(read, x, 0)
+    largest = jnp.max(jnp.abs(x), initial=0)
+    scale = jnp.where(largest > 0, largest, 1)
+    return scale * jnp.sqrt(jnp.sum((x / scale) ** 2))

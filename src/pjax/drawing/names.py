@@ -1,0 +1,92 @@
+"""Words for people: names, shapes and numbers as drawings and tables show them."""
+
+import os
+from collections.abc import Sequence
+
+# Layouts under the names that people know. Those that change nothing about the numbers are left out.
+_LAYOUTS = {
+    "broadcast_in_dim": "broadcast",
+    "convert_element_type": "cast",
+    "copy": "",
+    "copy_p": "",
+    "device_put": "",
+    "dynamic_slice": "slice",
+    "dynamic_update_slice": "update",
+    "expand_dims": "reshape",
+    "name": "",
+    "optimization_barrier": "",
+    "reduce_precision": "round",
+    "rev": "reverse",
+    "select_n": "where",
+    "sharding_constraint": "",
+    "squeeze": "reshape",
+    "stop_gradient": "",
+    "vector": "",
+}
+
+
+def layout_names(layouts: Sequence[str]) -> tuple[str, ...]:
+    """Layouts on a wire, without those that do nothing and without repetition.
+
+    >>> layout_names(["vector", "broadcast_in_dim", "broadcast_in_dim", "gather"])
+    ('broadcast', 'gather')
+    """
+    found = (_LAYOUTS.get(name, name) for name in layouts)
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def shape_name(shape: Sequence[int]) -> str:
+    """A shape in words.
+
+    >>> shape_name((32, 784)), shape_name((7,)), shape_name(())
+    ('32 × 784', '7', 'scalar')
+    """
+    return " × ".join(map(str, shape)) or "scalar"
+
+
+def folded_name(names: Sequence[str]) -> str:
+    """One name for several.
+
+    >>> folded_name(["hidden.1.weight", "hidden.2.weight", "hidden.3.weight"])
+    'hidden.1…3.weight'
+    >>> folded_name(["a", "b.c"]), folded_name(["w"])
+    ('a … b.c', 'w')
+    """
+    if len(names) == 1:
+        return names[0]
+    first, last = names[0].split("."), names[-1].split(".")
+    differ = [i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b]
+    if len(first) != len(last) or len(differ) != 1:
+        return f"{names[0]} … {names[-1]}"
+    i = differ[0]
+    return ".".join([*first[:i], f"{first[i]}…{last[i]}", *first[i + 1 :]])
+
+
+def short(text: str, length: int) -> str:
+    """A text that is not longer than so many letters: the middle is left out.
+
+    >>> short("encoder.layers.0.attention.weight", 20)
+    'encoder.l…ion.weight'
+    """
+    if len(text) <= length:
+        return text
+    head = (length - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
+
+
+def place_name(line: str) -> str:
+    """The user's line without the folder.
+
+    >>> place_name("folder/model.py:12"), place_name("")
+    ('model.py:12', '')
+    """
+    return os.path.basename(line)
+
+
+def range_name(low: int, high: int) -> str:
+    """How often numbers are read.
+
+    >>> range_name(32, 32), range_name(0, 2048)
+    ('×32', '×0–2,048')
+    """
+    return f"×{low:,}" if low == high else f"×{low:,}–{high:,}"

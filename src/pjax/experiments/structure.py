@@ -1,0 +1,36 @@
+"""The network of a run on a batch of zeros: for what depends on shapes alone, and needs no data."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pjax.errors import InputError
+from pjax.experiments import data, methods, models
+from pjax.experiments.config import Config
+from pjax.optim import Solver
+
+
+def example(config: Config) -> tuple[Callable[[Any], Any], dict[str, Any], Solver]:
+    """The function that a run projects, the shapes of its parameters, and its method.
+
+    >>> fn, params, solver = example(Config(data="digits", widths=(16,), method="ap"))
+    >>> {name: leaf.shape for name, leaf in params.items()}
+    {'hidden.0.weight': (64, 16), 'out.weight': (16, 10), 'relu.0.bias': (16,)}
+    """
+    method = methods.make(
+        config.method,
+        learning_rate=config.learning_rate,
+        steps_per_batch=config.steps_per_batch,
+        loss_scale=config.loss_scale,
+        consensus=config.consensus,
+    )
+    if not isinstance(method, methods.Projections):
+        raise InputError(f"only projection methods have a graph of constraints, got {config.method}")
+    x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length)
+    shape = (math.prod(x.shape[1:]),) if config.model == "mlp" else x.shape[1:]
+    model = models.make(config.model, shape, config.widths, classes, skip=config.skip, levels=config.levels)
+    loss = method.loss(model, jnp.asarray(x.reshape(len(x), *shape)), jnp.asarray(y))
+    return loss, jax.eval_shape(model.init, jax.random.key(0)), method.solver

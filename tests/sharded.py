@@ -1,0 +1,104 @@
+"""Updates on one device and on four: run by test_sharding.py in a process with four CPU devices."""
+
+import collections
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import pjax
+from pjax import optim
+from pjax.experiments import models
+
+X = jax.random.normal(jax.random.key(1), (16, 12))
+PICTURES = jax.random.normal(jax.random.key(1), (16, 6, 6, 1))
+TEXT = jax.random.randint(jax.random.key(1), (16, 6), 0, 8)
+LABELS = jnp.arange(16) % 4
+CASES = {
+    "mlp AP": (models.MLP(12, (8, 8), 4), X, LABELS, optim.AlternatingProjections(steps_per_update=5)),
+    "mlp DR": (models.MLP(12, (8, 8), 4), X, LABELS, optim.DouglasRachford(steps_per_update=5)),
+    "mlp EP": (models.MLP(12, (8, 8), 4), X, LABELS, optim.ExtrapolatedProjections(outer=optax.sgd(0.1))),
+    "mlp balanced": (
+        models.MLP(12, (8, 8), 4),
+        X,
+        LABELS,
+        optim.AlternatingProjections(steps_per_update=5, metric="balanced", extrapolate="tensor"),
+    ),
+    "cnn AP": (
+        models.make("cnn", (6, 6, 1), (4, 4), 4),
+        PICTURES,
+        LABELS,
+        optim.AlternatingProjections(steps_per_update=3),
+    ),
+    "rnn AP": (
+        models.make("rnn", (6,), (8,), 8),
+        TEXT,
+        TEXT,
+        optim.AlternatingProjections(steps_per_update=5),
+    ),
+    "groups": (
+        models.MLP(12, (8, 8), 4),
+        X,
+        LABELS,
+        optim.AlternatingProjections(steps_per_update=6, groups=4, sync_every=3),
+    ),
+}
+
+
+def collectives(text: str) -> dict[str, int]:
+    """How many values cross devices, by kind of exchange, in one step: in the body of the loop of steps."""
+    found: collections.Counter[str] = collections.Counter()
+    kinds = "all-reduce|all-gather|collective-permute|all-to-all|reduce-scatter"
+    for shapes, kind in re.findall(rf"= (\([^)]*\)|\S+) ({kinds})(?:-start)?\(", text):
+        for shape in re.findall(r"\w+\[([\d,]*)\]", shapes):
+            found[kind] += int(np.prod([int(n) for n in shape.split(",") if n]))
+    return dict(found)
+
+
+def main() -> None:
+    assert jax.device_count() == 4
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    whole, divided = (NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec("data")))
+    report = {}
+    for name, (model, x, y, solver) in CASES.items():
+        params = model.init(jax.random.key(0))
+        state = solver.init(params)
+
+        def update(params, state, x, y, model=model, solver=solver):
+            fn = lambda p, batch: pjax.cross_entropy(model.apply(p, batch[0]), batch[1])  # noqa: E731
+            return solver.update(fn, params, state, batch=(x, y))
+
+        alone = jax.jit(update)(params, state, x, y)
+        given = (*jax.device_put((params, state), whole), *jax.device_put((x, y), divided))
+        compiled = jax.jit(update).lower(*given).compile()
+        together = compiled(*given)
+        off = max(
+            float(np.abs(np.asarray(a) - np.asarray(b)).max())
+            for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True)
+        )
+        moved = max(
+            float(np.abs(a - b).max())
+            for a, b in zip(jax.tree.leaves(alone[0]), jax.tree.leaves(params), strict=True)
+        )
+        report[name] = {
+            "off": off,
+            "moved": moved,
+            "sent": collectives(compiled.as_text()),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        }
+    explicit = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+    x = jax.device_put(X, NamedSharding(explicit, PartitionSpec("data")))
+    try:
+        optim.AlternatingProjections().update(lambda p: pjax.squared_error(x @ p, x), jnp.eye(12))
+        refused = ""
+    except pjax.InputError as error:
+        refused = str(error)
+    print(json.dumps({"cases": report, "explicit": refused}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""The page on debugging: its examples run, one after the other."""
+
+import re
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[1] / "docs" / "debugging.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_examples_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(BLOCKS), "train.py", "exec"), {"__name__": "page"})
+    assert (tmp_path / "violations.png").is_file()
+    printed = capsys.readouterr().out
+    shown = re.findall(r"^```text\n(not finite.*?|update: .*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    assert len(shown) == 2
+    for block in shown:
+        assert block in printed

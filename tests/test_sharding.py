@@ -1,0 +1,111 @@
+"""A batch over several devices, and groups of samples that work apart."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pjax
+from pjax import optim
+from pjax.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def report():
+    """What `sharded.py` says in a process with four CPU devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    script = Path(__file__).with_name("sharded.py")
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_several_devices_do_what_one_does(report):
+    for name, found in report["cases"].items():
+        assert found["off"] < 2e-6 * max(found["moved"], 1), name
+        assert found["moved"] > 1e-2, name
+
+
+def test_nothing_but_messages_to_parameters_crosses(report):
+    # For every parameter one sum of messages, three numbers for each of its columns, and the loss.
+    for name, found in report["cases"].items():
+        copies = 2 if name == "groups" else 4 if "DR" in name else 2
+        assert set(found["sent"]) == {"all-reduce"}, name
+        assert found["sent"]["all-reduce"] <= copies * found["parameters"] + 64, name
+
+
+def test_explicit_axes_are_refused_with_advice(report):
+    assert "AxisType.Auto" in report["explicit"]
+
+
+def problem():
+    params = {"w": 0.5 * jax.random.normal(jax.random.key(0), (3, 4)), "v": jnp.ones((4, 2))}
+    x = jax.random.normal(jax.random.key(1), (8, 3))
+    y = jax.random.normal(jax.random.key(2), (8, 2))
+
+    def fn(p, batch):
+        return pjax.squared_error(jax.nn.relu(batch[0] @ p["w"]) @ p["v"], batch[1])
+
+    return fn, params, (x, y)
+
+
+@pytest.mark.parametrize("solver", [optim.AlternatingProjections, optim.DouglasRachford])
+def test_groups_average_what_each_does_alone(solver):
+    fn, params, (x, y) = problem()
+    found, loss = solver(steps_per_update=6, groups=2, sync_every=3).update(fn, params, batch=(x, y))
+    right, losses = params, []
+    alone = solver(steps_per_update=3)
+    for _ in range(2):
+        parts = [alone.update(fn, right, batch=(x[k : k + 4], y[k : k + 4])) for k in (0, 4)]
+        right = jax.tree.map(lambda a, b: (a + b) / 2, parts[0][0], parts[1][0])
+        losses.append(np.mean([part[1] for part in parts]))
+    assert loss == pytest.approx(losses[0], rel=1e-6)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_groups_that_exchange_with_an_outer_optimiser_hand_it_the_whole_move():
+    optax = pytest.importorskip("optax")
+    fn, params, batch = problem()
+    settings = {"steps_per_update": 4, "groups": 2, "sync_every": 2}
+    plain, _ = optim.AlternatingProjections(**settings).update(fn, params, batch=batch)
+    solver = optim.AlternatingProjections(**settings, outer=optax.sgd(0.5))
+    halfway, _, _ = solver.update(fn, params, solver.init(params), batch=batch)
+    for a, b, start in zip(*map(jax.tree.leaves, (halfway, plain, params)), strict=True):
+        np.testing.assert_allclose(a - start, (b - start) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"groups": 0}, "groups must be a whole number"),
+        ({"sync_every": 3, "steps_per_update": 4}, "sync_every must divide"),
+        ({"groups": 2, "accumulate": 2}, "not both"),
+    ],
+)
+def test_bad_options(options, words):
+    with pytest.raises(InputError, match=words):
+        optim.AlternatingProjections(**options)
+
+
+def test_groups_need_the_batch_as_an_argument_and_jax_numpy():
+    fn, params, batch = problem()
+    solver = optim.AlternatingProjections(groups=2)
+    with pytest.raises(InputError, match="batch="):
+        solver.update(lambda p: fn(p, batch), params)
+    with pytest.raises(InputError, match="cannot be divided into 3"):
+        optim.AlternatingProjections(groups=3).update(fn, params, batch=batch)
+    with pytest.raises(InputError, match=r"jax\.numpy"):
+        solver.update(lambda p, b: fn(p, (np.asarray(b[0]) * 2, b[1])), params, batch=batch)
