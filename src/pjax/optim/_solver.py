@@ -213,6 +213,7 @@ class Solver(abc.ABC):
         calls = [fn] if parts is None else [_on(fn, part) for part in parts]
         if self.groups > 1:
             calls = calls[:2]  # all are like these
+        tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
         traced = [tracing.read(call, params) for call in calls]
