@@ -20,7 +20,9 @@ BLUE, ORANGE = "#2b6cb0", "#c05621"
 
 def _save(figure: Any, name: str) -> None:
     file = io.BytesIO()
-    figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+    figure.savefig(
+        file, format="svg", bbox_inches="tight", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    )
     write_atomically(DOCS / "figures" / name, file.getvalue())
 
 
