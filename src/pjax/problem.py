@@ -118,7 +118,9 @@ class Problem:
         return Wiring(wire, avals, self._evaluate)
 
     def _place_at(self, evaluate: Evaluator, values: Mapping[int, Any]) -> None:
-        self.points: Mapping[int, jax.Array] = {v: self._work(x) for v, x in values.items()}
+        self.points: Mapping[int, jax.Array] = {
+            v: self.graph.placed(v, self._work(x)) for v, x in values.items()
+        }
         self.inputs: Mapping[int, tuple[Any, ...]] = {
             n.index: tuple(
                 self._scaled(n.index, i, self._work(evaluate(w.expr))) for i, w in enumerate(n.inputs)
@@ -209,7 +211,7 @@ class Problem:
     def mean(self, v: int, total: jax.Array) -> jax.Array:
         """A sum over the edges that leave a node, as a mean; zero where nobody reads."""
         count = self.counts[v]
-        return total / (count if isinstance(count, int) else jnp.maximum(count, 1))
+        return self.graph.placed(v, total / (count if isinstance(count, int) else jnp.maximum(count, 1)))
 
     def weight(self, v: int) -> Any:
         """The weight of a node's output in its projection."""
