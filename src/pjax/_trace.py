@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import sysconfig
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,6 +33,11 @@ from pjax.windows import windows
 
 _HERE = os.path.join(os.path.dirname(__file__), "")
 _JAX = os.path.join(os.path.dirname(jax.__file__), "")
+# Where Python and installed packages are: such lines are not the user's.
+_INSTALLED = tuple(
+    os.path.join(sysconfig.get_path(kind), "")
+    for kind in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+)
 
 # Equations that only wrap another jaxpr, and where they keep it.
 _WRAPPERS = {
@@ -51,6 +57,8 @@ _WRAPPERS = {
 
 # The line of the user's code that called the function being read, where it is not the user's own.
 _ENCLOSING = contextvars.ContextVar("enclosing", default="")
+
+_COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
 # What may be done to losses: it changes the number that is reported, not the targets.
 _LOSS_ARITHMETIC = frozenset({"reduce_sum", "add", "add_any", "mul", "div"})
@@ -75,18 +83,24 @@ def read(fn: Callable[[Any], Any], params: Any) -> Traced:
     """Read a function of parameters into a jaxpr."""
     from pjax.computation import value_of
 
-    paths, _ = jax.tree_util.tree_flatten_with_path(params)
-    if not paths:
-        raise InputError("the parameters are empty: there is nothing to solve for")
-    for path, leaf in paths:
-        _check_parameter(path_name(path), leaf)
+    names = check_parameters(params)
 
     def plain(params: Any) -> Any:
         return jax.tree.map(value_of, fn(params), is_leaf=lambda x: hasattr(x, "op"))
 
     closed = jax.make_jaxpr(plain)(params)
     constants = [*closed.consts, *(c for inner in _wrapped(closed.jaxpr) for c in inner.consts)]
-    return Traced(closed.jaxpr, tuple(constants), tuple(path_name(path) for path, _ in paths))
+    return Traced(closed.jaxpr, tuple(constants), names)
+
+
+def check_parameters(params: Any) -> tuple[str, ...]:
+    """The names of the parameters. Refuses what is not an array of floating-point numbers."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(params)
+    if not paths:
+        raise InputError("the parameters are empty: there is nothing to solve for")
+    for path, leaf in paths:
+        _check_parameter(path_name(path), leaf)
+    return tuple(path_name(path) for path, _ in paths)
 
 
 def _wrapped(jaxpr: jex.Jaxpr) -> list[Any]:
@@ -140,7 +154,11 @@ def _check_parameter(name: str, leaf: Any) -> None:
     try:
         dtype = jnp.result_type(leaf)
     except TypeError:
-        raise InputError(f"parameter {name!r} is not an array: got {type(leaf).__name__}") from None
+        raise InputError(
+            f"parameter {name!r} is not an array: got {type(leaf).__name__}. Keep it apart from the"
+            " parameters, and put both together inside the function; of an Equinox model,"
+            " eqx.partition(model, eqx.is_inexact_array) and eqx.combine do that"
+        ) from None
     if not jnp.issubdtype(dtype, jnp.floating):
         raise InputError(
             f"parameter {name!r} has type {dtype}: a parameter must be a floating-point array. Capture it in"
@@ -149,12 +167,16 @@ def _check_parameter(name: str, leaf: Any) -> None:
 
 
 def _user_line(eqn: jex.JaxprEqn) -> str:
-    """The line of the user's code that made an equation."""
+    """The line of the user's code that made an equation; that of a library if there is none."""
     traceback: Any = eqn.source_info.traceback
+    library = ""
     for frame in traceback.frames if traceback is not None else ():
         if not frame.file_name.startswith((_JAX, _HERE, "<")):
-            return f"{frame.file_name}:{frame.line_num}"
-    return _ENCLOSING.get()  # inside a function of JAX, such as jax.nn.relu
+            line = f"{frame.file_name}:{frame.line_num}"
+            if not frame.file_name.startswith(_INSTALLED):
+                return line
+            library = library or line
+    return _ENCLOSING.get() or library  # inside a function of JAX, such as jax.nn.relu
 
 
 class _Builder:
@@ -210,6 +232,13 @@ class _Builder:
             return self._layout(eqn, args)
         if name in _EQUATIONS:
             return [_EQUATIONS[name](self, eqn, args)]
+        if name in _COMPARISONS:
+            raise UnsupportedEquationError(
+                f"{name!r}{_at(eqn)} compares values that depend on a parameter:"
+                f" {', '.join(map(_describe, args))}. Which branch of a function is taken must not depend"
+                " on one. Instead of where or an if, use jnp.maximum, jnp.minimum or jnp.clip, or a primitive"
+                " of your own: pjax.register_primitive"
+            )
         raise UnsupportedEquationError(
             f"no projection is known for the equation {name!r}"
             f"{_at(eqn)}: {', '.join(_describe(a) for a in args)} -> {_avals(eqn)}.\n"

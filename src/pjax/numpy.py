@@ -27,6 +27,7 @@ Axes = int | Sequence[int] | None
 
 __all__ = [
     "add",
+    "apply",
     "broadcast_to",
     "concatenate",
     "constrain",
@@ -77,6 +78,20 @@ quantize = lift("x", expects="an array of floating point, and at least 2 levels"
 constrain = lift("x", expects="an array of floating point, a set of pjax.sets, and axes of the array")(
     sets.constrain
 )
+
+
+def apply(rule: primitives.Primitive | primitives.Target, *inputs: Operand) -> Any:
+    """Evaluate a primitive or a target so that `pjax.trace` sees it as one node.
+
+    >>> apply(primitives.Clip(), [0.5, 2.0]).tolist()
+    [0.5, 1.0]
+    """
+
+    def function(*inputs: jax.Array) -> jax.Array:
+        return primitives.apply(rule, *inputs)
+
+    function.__name__ = rule.name
+    return lift("*inputs", expects=f"what {type(rule).__name__}.forward takes")(function)(*inputs)
 
 
 @lift("x", "y", expects=_BROADCAST)

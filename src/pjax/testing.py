@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax import _search as search
-from pjax.primitives import Primitive, Target
+from pjax.errors import InputError
+from pjax.primitives import Primitive, Target, registered
 from pjax.sets import Constrain, Set
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -107,6 +108,40 @@ def check_projection(
             check.check_extremes(points)
         found = check.run(points, number + key)
         worst = Report(worst.points + found.points, *map(max, worst[1:], found[1:]))
+    return worst
+
+
+def check_registered(*names: str, **options: Any) -> Report:
+    """Check every example of the rules that `pjax.register_primitive` knows, by `check_projection`.
+
+    Args:
+        names: of the rules to check; by default all, those of pjax included.
+        options: for `check_projection`: ``samples``, ``dtype``, ``key`` and so on.
+
+    Returns:
+        A `Report` of the worst figures.
+
+    >>> check_registered("identity", samples=16).points
+    16
+    """
+    known = {example.rule.name for example in registered()}
+    if missing := sorted(set(names) - known):
+        raise InputError(
+            f"no rule is called {', '.join(map(repr, missing))}; there are {', '.join(sorted(known))}."
+            " Register it first: pjax.register_primitive(rule, shapes)"
+        )
+    worst = Report(0, 0.0, 0.0, 0.0)
+    for example in registered():
+        if not names or example.rule.name in names:
+            found = check_projection(
+                example.rule,
+                example.shapes,
+                constant=example.constant,
+                labels=example.labels,
+                scale=example.scale,
+                **options,
+            )
+            worst = Report(worst.points + found.points, *map(max, worst[1:], found[1:]))
     return worst
 
 

@@ -178,6 +178,7 @@ class Solver(abc.ABC):
 
     def init(self, params: Any) -> OptimizerState:
         """The state before the first update."""
+        tracing.check_parameters(params)
         outer = () if self.outer is None else self.outer.init(params)
         return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32), outer)
 
@@ -220,6 +221,7 @@ class Solver(abc.ABC):
         calls = [fn] if parts is None else [_on(fn, part) for part in parts]
         if self.groups > 1:
             calls = calls[:2]  # all are like these
+        tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
         traced = [tracing.read(call, params) for call in calls]
