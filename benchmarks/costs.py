@@ -35,7 +35,6 @@ def cases() -> dict[str, tuple[Any, Any]]:
         return lambda p: pjax.cross_entropy(model.apply(p, x), y), model.init(jax.random.key(0))
 
     return {
-        "mlp 1x128": case("mlp", (784,), [128], 256),
         "mlp 4x128+skip": case("mlp", (784,), [128] * 4, 256, skip=True),
         "mlp 16x16": case("mlp", (16,), [16] * 16, 1),
         "cnn 2x8": case("cnn", (14, 14, 1), [8] * 2, 16),

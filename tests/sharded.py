@@ -16,30 +16,15 @@ from pjax.experiments import models
 
 X = jax.random.normal(jax.random.key(1), (16, 12))
 PICTURES = jax.random.normal(jax.random.key(1), (16, 6, 6, 1))
-TEXT8 = jax.random.randint(jax.random.key(1), (16, 8), 0, 8)
-TEXT = jax.random.randint(jax.random.key(1), (16, 6), 0, 8)
 LABELS = jnp.arange(16) % 4
 CASES = {
     "mlp AP": (models.MLP(12, (8, 8), 4), X, LABELS, optim.AlternatingProjections(steps_per_update=5)),
-    "mlp DR": (models.MLP(12, (8, 8), 4), X, LABELS, optim.DouglasRachford(steps_per_update=5)),
     "mlp EP": (models.MLP(12, (8, 8), 4), X, LABELS, optim.ExtrapolatedProjections(outer=optax.sgd(0.1))),
-    "mlp balanced": (
-        models.MLP(12, (8, 8), 4),
-        X,
-        LABELS,
-        optim.AlternatingProjections(steps_per_update=5, metric="balanced", extrapolate="tensor"),
-    ),
     "cnn AP": (
         models.make("cnn", (6, 6, 1), (4, 4), 4),
         PICTURES,
         LABELS,
         optim.AlternatingProjections(steps_per_update=3),
-    ),
-    "rnn AP": (
-        models.make("rnn", (6,), (8,), 8),
-        TEXT,
-        TEXT,
-        optim.AlternatingProjections(steps_per_update=5),
     ),
     "groups": (
         models.MLP(12, (8, 8), 4),
@@ -55,7 +40,6 @@ GRID = jax.make_mesh((2, 2), ("data", "layers"), axis_types=(AxisType.Auto,) * 2
 LAYERS = {
     "layers": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 9, 4), X, LABELS),
     "deeper": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 17, 4), X, LABELS),
-    "time": (MESH, PartitionSpec(), PartitionSpec("data"), models.make("rnn", (8,), (8,), 8), TEXT8, TEXT8),
     "both": (GRID, PartitionSpec("data"), PartitionSpec("layers"), models.MLP(12, (8,) * 9, 4), X, LABELS),
 }
 

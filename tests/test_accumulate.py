@@ -29,7 +29,7 @@ def after(solver, params=PARAMS, batch=(X, Y), fn=loss):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("options", [{}, {"consensus": "exact", "outer": optax.sgd(0.5)}, {"stack": False}])
+@pytest.mark.parametrize("options", [{}, {"consensus": "exact", "outer": optax.sgd(0.5)}])
 def test_parts_are_exact_for_alternating_projections(options):
     params = jax.tree.map(lambda x: x.astype(jnp.float64), PARAMS)
     batch = X.astype(jnp.float64), Y

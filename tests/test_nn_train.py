@@ -72,11 +72,9 @@ def problem(name):
     ("name", "solver"),
     [
         ("mlp", DR),
-        ("biases", AP),
         ("skip", AP),
         ("quantised", DR),  # alternating projections undo a move that is too short to reach another level
         ("cnn", AP),
-        ("cnn", DR),
         ("rnn", AP),
         ("attention", DR),
     ],

@@ -275,7 +275,7 @@ def test_equations_are_simple(name, arrays, static, reference):
 
 def test_every_public_name_is_tested():
     tested = {param.values[0] for param in CASES}
-    assert tested | {"vmap", "cross_entropy", "margin_loss", "squared_error"} == set(pnp.__all__)
+    assert tested | {"apply", "vmap", "cross_entropy", "margin_loss", "squared_error"} == set(pnp.__all__)
 
 
 @pytest.mark.parametrize("wrap", [list, tuple, np.asarray, jnp.asarray])

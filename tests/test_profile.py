@@ -8,7 +8,7 @@ import pjax
 from pjax import optim
 from pjax.experiments import models
 
-MODEL = models.MLP(12, [8, 8, 8], 3)
+MODEL = models.MLP(12, [8], 3)
 PARAMS = MODEL.init(jax.random.key(0))
 
 
@@ -20,11 +20,10 @@ def loss(params):
 @pytest.mark.parametrize(
     "solver",
     [
-        optim.AlternatingProjections(),
         optim.DouglasRachford(),
         optim.ExtrapolatedProjections(),
     ],
-    ids=["AP", "DR", "EP"],
+    ids=["DR", "EP"],
 )
 def test_every_node_is_measured(solver):
     found = pjax.profile(loss, PARAMS, solver, repeats=1)
@@ -35,8 +34,8 @@ def test_every_node_is_measured(solver):
     assert {"dot", "sum_relu", "cross_entropy"} == {node.op for node in found.nodes}
     assert all("test_profile.py" in node.line for node in found.nodes if node.op == "cross_entropy")
     dots = sum(node.operations for node in found.nodes if node.op == "dot")
-    # Each of three layers and the last needs two products at least: with its input, and back to its weights.
-    assert dots > 2 * 2 * 16 * (12 * 8 + 2 * 8 * 8 + 8 * 3)
+    # Each layer needs two products at least: with its input, and back to its weights.
+    assert dots > 2 * 2 * 16 * (12 * 8 + 8 * 3)
     assert found.milliseconds > 0
     assert found.roofline > 0
     lines = str(found).splitlines()
