@@ -186,11 +186,29 @@ class TestErrors:
 
     def test_a_damaged_checkpoint_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(StopError):
-            train(ADAM, tmp_path / "run", progress=interrupt_at(50))
+            train(ADAM, tmp_path / "run", progress=interrupt_at(30))
         path = tmp_path / "run" / "checkpoint.npz"
         path.write_bytes(path.read_bytes()[:-100])
-        with pytest.raises(pjax.PjaxError, match=r"checkpoint\.npz: not a checkpoint"):
+        with pytest.raises(pjax.PjaxError, match=r"checkpoint\.npz: not a checkpoint, or cut off"):
             train(None, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("damage", ["torn", "changed", "missing"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> None:
+    train(ADAM, tmp_path / "whole")
+    with pytest.raises(StopError):
+        train(ADAM, tmp_path / "run", progress=interrupt_at(50))
+    path = tmp_path / "run" / "checkpoint.npz"
+    if damage == "missing":  # killed between the two renames
+        path.rename(tmp_path / "run" / "checkpoint.npz.new")
+        train(None, tmp_path / "run", resume=True)
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data[:-100] if damage == "torn" else data)
+        with pytest.warns(UserWarning, match=r"checkpoint\.npz: not a checkpoint.*checkpoint-before\.npz"):
+            train(None, tmp_path / "run", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_new_folder_each_time(tmp_path: Path) -> None:
