@@ -1,8 +1,8 @@
 """Checkpoints: a pytree of arrays and some JSON in one file, written atomically; the one before is kept.
 
 The file is a NumPy archive: one array per leaf, named by its path in the tree, and the JSON as text. Reading
-it executes nothing, and anything that does not fit the tree that is expected is refused by name. A damaged file
-is told by its checksums, and passed over for the one before.
+it executes nothing, and anything that does not fit the tree that is expected is refused by name. A damaged
+file is told by its checksums, and passed over for the one before.
 """
 
 import io

@@ -142,7 +142,9 @@ def check(coordinator: str | None, processes: int | None, process: int | None) -
     given = {"coordinator": coordinator, "processes": processes, "process": process}
     if missing := [name for name, value in given.items() if value is None]:
         if len(missing) < len(given):
-            raise InputError(f"give all of coordinator, processes and process, or none; {missing[0]} is missing")
+            raise InputError(
+                f"give all of coordinator, processes and process, or none; {missing[0]} is missing"
+            )
         return
     assert coordinator is not None
     assert processes is not None
