@@ -163,6 +163,9 @@ def train(
     process: Annotated[
         int | None, typer.Option(help="Which one this is, from 0.", envvar="JAX_PROCESS_ID")
     ] = None,
+    timeout: Annotated[
+        int, typer.Option(min=2, help="Seconds after which a process that is not heard of counts as dead.")
+    ] = 20,
     guarded: Annotated[bool, typer.Option("--guarded", hidden=True)] = False,
 ) -> None:
     """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
@@ -213,7 +216,11 @@ def train(
         raise typer.Exit(
             guard.watch(command, f"{again}, alone or --distributed over any number of processes")
         )
-    joined = guard.joined(coordinator, processes, process, again) if distributed else contextlib.nullcontext()
+    joined = (
+        guard.joined(coordinator, processes, process, timeout, again)
+        if distributed
+        else contextlib.nullcontext()
+    )
     with _messages(f"go on with: {again}"), joined:
         places = placing.Devices(jax.device_count() if count == "all" else count)
         with _training_bar() if places.first else contextlib.nullcontext(lambda *_: None) as show:
@@ -232,7 +239,7 @@ def train(
         console.print(f"plot:   {escape(str(plot))}\nfolder: {escape(str(where))}", soft_wrap=True)
 
 
-_CLUSTER = ("coordinator", "processes", "process")
+_CLUSTER = ("coordinator", "processes", "process", "timeout")
 _NO_SETTING = ("resume", "devices", "distributed", "guarded", *_CLUSTER)
 
 

@@ -15,10 +15,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pjax.errors import InputError
 
-START_SECONDS = 120
+START_SECONDS = 50
 """How long processes wait for each other to start."""
-BEAT_SECONDS = 20
-"""After how long a process that is not heard of is taken for dead."""
 END_SECONDS = 30
 """How long processes wait for each other to end."""
 
@@ -111,15 +109,21 @@ class Devices:
         return told["value"]
 
 
-def connect(coordinator: str | None, processes: int | None, process: int | None) -> None:
+def connect(
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+    timeout: int = 20,
+) -> None:
     """Make this one of several processes; the others must do so within `START_SECONDS`.
 
     Args:
-        coordinator: address and port of the first process; it need not be free on the others.
+        coordinator: address and port of the first process; the others must reach it.
         processes: how many there are.
         process: which one this is, from 0.
+        timeout: after how many seconds a process that is not heard of is taken for dead.
 
-    If nothing is given, it is found out from the cluster, as `jax.distributed.initialize` does.
+    Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does.
     """
     check(coordinator, processes, process)
     try:
@@ -128,7 +132,7 @@ def connect(coordinator: str | None, processes: int | None, process: int | None)
             processes,
             process,
             initialization_timeout=START_SECONDS,
-            heartbeat_timeout_seconds=BEAT_SECONDS,
+            heartbeat_timeout_seconds=timeout,
             shutdown_timeout_seconds=END_SECONDS,
         )
     except ValueError as error:

@@ -19,7 +19,7 @@ from typing import NoReturn
 import jax
 
 from pjax.errors import PjaxError
-from pjax.experiments.devices import BEAT_SECONDS, END_SECONDS, START_SECONDS, connect
+from pjax.experiments.devices import END_SECONDS, START_SECONDS, connect
 
 _FATAL = "JAX distributed service detected fatal errors"
 LOST = 3
@@ -62,7 +62,7 @@ def watch(command: list[str], resume: str) -> int:
 def explain(said: str, resume: str) -> str:
     """What to tell the user when JAX has ended a process, given its last words.
 
-    >>> print(explain("… stopped sending heartbeats: /job:jax_worker/replica:0/task:1", "pjax train …"))
+    >>> print(explain("… tasks are unhealthy (stopped sending heartbeats):\\n1\\nThe …", "pjax train …"))
     error: process 1 has died, and this one ends too. Go on from the last checkpoint with: pjax train …
     """
     if "RegisterTask" in said:
@@ -70,25 +70,24 @@ def explain(said: str, resume: str) -> str:
             f"error: the processes have not met within {START_SECONDS} seconds. Start all of them, with the "
             "same --coordinator and --processes and with every --process from 0; the port must be open"
         )
-    names = sorted({int(n) for n in re.findall(r"/task:(\d+)", said)})
-    if "leader task" in said:
-        names = [0]
+    silent = re.search(r"stopped sending heartbeats\):\s*((?:\d+[\s,]+)+)", said)
+    names = re.findall(r"\d+", silent[1]) if silent else ["0"] if "leader task" in said else []
     if not names:
         return f"{said}error: another process has died. Go on from the last checkpoint with: {resume}"
-    who = f"process {names[0]} has" if len(names) == 1 else f"processes {', '.join(map(str, names))} have"
+    who = f"process {names[0]} has" if len(names) == 1 else f"processes {', '.join(names)} have"
     return f"error: {who} died, and this one ends too. Go on from the last checkpoint with: {resume}"
 
 
 @contextlib.contextmanager
 def joined(
-    coordinator: str | None, processes: int | None, process: int | None, resume: str
+    coordinator: str | None, processes: int | None, process: int | None, timeout: int, resume: str
 ) -> Iterator[None]:
     """A block in which this process, which is watched, is one of several; see `connect`.
 
     After an error it does not wait for the others, which need not have it.
     """
     threading.Thread(target=_end_with_watcher, daemon=True).start()
-    connect(coordinator, processes, process)
+    connect(coordinator, processes, process, timeout)
     try:
         yield
     except PjaxError:
@@ -96,7 +95,7 @@ def joined(
     except KeyboardInterrupt:
         _end(130, f"\ninterrupted; go on with: {resume}\n")
     except jax.errors.JaxRuntimeError:
-        time.sleep(BEAT_SECONDS + 5)  # if another process has died JAX finds out which, and ends this one
+        time.sleep(1.5 * timeout)  # if another process has died JAX finds out which, and ends this one
         _end(1, traceback.format_exc())
     except BaseException:
         _end(1, traceback.format_exc())
