@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -29,9 +30,13 @@ START = [*SETTINGS.split(), "--patience", "0", "--folder"]
 
 def start(devices: int, *arguments: str | Path) -> subprocess.Popen:
     """`pjax train` in a process with so many devices."""
+    return python(devices, "-m", "pjax", "train", *map(str, arguments))
+
+
+def python(devices: int, *arguments: str) -> subprocess.Popen:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
-        [sys.executable, "-m", "pjax", "train", *map(str, arguments)],
+        [sys.executable, *arguments],
         env={**os.environ, "XLA_FLAGS": flags},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -119,11 +124,27 @@ def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) ->
     assert_close(folder, alone)
 
 
+def test_state_that_is_divided_goes_through_orbax() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "distributed.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    check = """
+weight = run[0]["layers.0.weight"]
+assert len(weight.sharding.device_set) == 4 and not weight.is_fully_replicated
+right = update(*run)
+for a, b in zip(jax.tree.leaves((*restored, loss)), jax.tree.leaves(right), strict=True):
+    assert len(a.sharding.device_set) == 1
+    assert jnp.allclose(jax.device_get(a), jax.device_get(b), atol=1e-6)
+"""
+    process = python(4, "-c", example + check)
+    said = finish(process)
+    assert process.returncode == 0, said
+
+
 def test_last_words_of_jax_are_explained() -> None:
     assert "process 0 has died" in explain("Either the leader task was preempted/died", "")
     silent = "tasks are unhealthy (stopped sending heartbeats):\n1\n2\nThe tasks have crashed."
     assert "processes 1, 2 have died" in explain(silent, "")
-    assert "have not met within 50 seconds" in explain("RPC: …/RegisterTask", "")
+    assert "have not met within 45 seconds" in explain("RPC: …/RegisterTask", "")
     assert explain("something else\n", "pjax …").startswith("something else\nerror: another process has died")
 
 

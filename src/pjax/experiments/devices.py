@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pjax.errors import InputError
 
-START_SECONDS = 50
+START_SECONDS = 45
 """How long processes wait for each other to start."""
 END_SECONDS = 30
 """How long processes wait for each other to end."""
