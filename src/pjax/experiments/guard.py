@@ -8,6 +8,7 @@ command starts itself once more as a child that trains, and waits; when that has
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -33,18 +34,18 @@ def watch(command: list[str], resume: str) -> int:
         command: must use `joined`.
         resume: the command with which to go on.
     """
+    signal.signal(signal.SIGINT, lambda *_: None)  # the child gets it too, and has something to say
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     )
     assert child.stderr is not None
     said: list[str] = []
-    with contextlib.suppress(KeyboardInterrupt):  # the child gets it too, and has something to say
-        for line in child.stderr:
-            if said or _FATAL in line:
-                said.append(line)
-            else:
-                sys.stderr.write(line)
-                sys.stderr.flush()
+    for line in child.stderr:
+        if said or _FATAL in line:
+            said.append(line)
+        else:
+            sys.stderr.write(line)
+            sys.stderr.flush()
     try:
         code = child.wait(timeout=2 * END_SECONDS)
     except subprocess.TimeoutExpired:
@@ -54,7 +55,8 @@ def watch(command: list[str], resume: str) -> int:
         sys.stderr.write(explain("".join(said), resume) + "\n")
         return LOST
     if code < 0:
-        sys.stderr.write(f"error: this process was ended by signal {-code}. Go on with: {resume}\n")
+        sys.stderr.write(f"error: this process, or one that it waited for, has ended by signal {-code}. ")
+        sys.stderr.write(f"Go on from the last checkpoint with: {resume}\n")
         return 128 - code
     return code
 
@@ -68,7 +70,8 @@ def explain(said: str, resume: str) -> str:
     if "RegisterTask" in said:
         return (
             f"error: the processes have not met within {START_SECONDS} seconds. Start all of them, with the "
-            "same --coordinator and --processes and with every --process from 0; the port must be open"
+            "same --coordinator and --processes and with every --process from 0; the port must be open. "
+            f"If a run was under way, go on with: {resume}"
         )
     silent = re.search(r"stopped sending heartbeats\):\s*((?:\d+[\s,]+)+)", said)
     names = re.findall(r"\d+", silent[1]) if silent else ["0"] if "leader task" in said else []
@@ -84,14 +87,15 @@ def joined(
 ) -> Iterator[None]:
     """A block in which this process, which is watched, is one of several; see `connect`.
 
-    After an error it does not wait for the others, which need not have it.
+    After an error it ends without waiting for the others, which need not have it.
     """
     threading.Thread(target=_end_with_watcher, daemon=True).start()
     connect(coordinator, processes, process, timeout)
     try:
         yield
-    except PjaxError:
-        raise
+    except PjaxError as error:
+        time.sleep(2)  # others may have the same error, and should say so before this one is gone
+        _end(2, f"error: {error}\n")
     except KeyboardInterrupt:
         _end(130, f"\ninterrupted; go on with: {resume}\n")
     except jax.errors.JaxRuntimeError:

@@ -87,7 +87,9 @@ def train(
     plan = devices.decide(lambda: _prepare(config, folder, resume))
     decided = Config.from_json(plan["config"])
     if config is not None and (different := config.differences(decided)):
-        raise InputError(f"the first process runs another {', '.join(different)}: give all of them the same")
+        raise InputError(
+            f"process 0 has other settings ({', '.join(different)}): give all processes the same"
+        )
     with _own_folder(plan["folder"], decided, devices) as where:
         if not plan["finished"]:
             trainer = _Trainer(decided, where, together, devices, progress or (lambda _: None))
