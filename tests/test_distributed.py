@@ -62,15 +62,15 @@ def finish(process: subprocess.Popen, seconds: float = 100) -> str:
 
 def assert_close(a: Path, b: Path) -> None:
     """Two runs are the same up to the order in which sums are made."""
-    archives = [np.load(folder / "checkpoint.npz", allow_pickle=False) for folder in (a, b)]
-    assert archives[0].files == archives[1].files
-    for name in archives[0].files:
-        if name != "note":
-            np.testing.assert_allclose(archives[0][name], archives[1][name], atol=2e-6, err_msg=name)
+    with np.load(a / "checkpoint.npz") as one, np.load(b / "checkpoint.npz") as other:
+        assert one.files == other.files
+        for name in one.files:
+            if name != "note":
+                np.testing.assert_allclose(one[name], other[name], atol=2e-6, err_msg=name)
     for name in ("metrics.jsonl", "results.jsonl"):
-        one, other = ([json.loads(line) for line in (f / name).read_text().splitlines()] for f in (a, b))
-        assert len(one) == len(other) > 0
-        for line, same in zip(one, other, strict=True):
+        lines, others = ([json.loads(line) for line in (f / name).read_text().splitlines()] for f in (a, b))
+        assert len(lines) == len(others) > 0
+        for line, same in zip(lines, others, strict=True):
             for key in line.keys() - {"seconds", "ms_per_step"}:
                 assert line[key] == pytest.approx(same[key], abs=1e-5), (name, key)
 
@@ -96,10 +96,10 @@ def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) ->
     first, second = start_two(*START, folder)
     try:
         metrics, deadline = folder / "metrics.jsonl", time.monotonic() + 100
-        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
+        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 1):
             assert first.poll() is None, finish(first)
             assert time.monotonic() < deadline
-            time.sleep(0.01)
+            time.sleep(0.005)
         second.kill()
         killed = time.monotonic()
         said = finish(first, 60)
@@ -111,6 +111,7 @@ def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) ->
     assert "error: process 1 has died" in said
     assert f"pjax train --resume {folder}" in said
     assert not (folder / "results.jsonl").exists(), "it ended before one could be killed"
+    assert (folder / "checkpoint.npz").exists()
 
     shutil.copytree(folder, tmp_path / "one")
     train(None, tmp_path / "one", resume=True)
