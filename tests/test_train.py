@@ -193,21 +193,14 @@ class TestErrors:
             train(None, tmp_path / "run", resume=True)
 
 
-@pytest.mark.parametrize("damage", ["torn", "changed", "missing"])
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     train(ADAM, tmp_path / "whole")
     with pytest.raises(StopError):
         train(ADAM, tmp_path / "run", progress=interrupt_at(50))
     path = tmp_path / "run" / "checkpoint.npz"
-    if damage == "missing":  # killed between the two renames
-        path.rename(tmp_path / "run" / "checkpoint.npz.new")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=r"checkpoint\.npz: not a checkpoint.*checkpoint-before\.npz"):
         train(None, tmp_path / "run", resume=True)
-    else:
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data[:-100] if damage == "torn" else data)
-        with pytest.warns(UserWarning, match=r"checkpoint\.npz: not a checkpoint.*checkpoint-before\.npz"):
-            train(None, tmp_path / "run", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
@@ -229,6 +222,18 @@ class TestCheckpoint:
         assert jax.tree.structure(tree) == jax.tree.structure(TREE)
         for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(TREE), strict=True):
             np.testing.assert_array_equal(a, b, strict=True)
+
+    def test_the_one_before_is_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.npz"
+        for step in range(3):
+            checkpoint.save(path, TREE, {"step": step})
+        data = bytearray(path.read_bytes())
+        data[data.index(b"leaf:params/c.npy") + 150] ^= 1  # one bit of an array
+        path.write_bytes(data)
+        with pytest.warns(UserWarning, match=r"x\.npz: not a checkpoint, or cut off .*x-before\.npz"):
+            assert checkpoint.load(path, TREE)[1] == {"step": 1}
+        path.unlink()  # as between the two renames
+        assert checkpoint.load(path, TREE)[1] == {"step": 1}
 
     @pytest.mark.parametrize(
         ("change", "message"),
