@@ -10,7 +10,7 @@ BUILD := build
 # Tests that are run once more against the built wheel.
 SMOKE := tests/test_package.py tests/test_listing.py tests/test_computation.py
 
-.PHONY: demo test test-source test-wheel bench lint format clean
+.PHONY: demo test test-source test-wheel docs docs-look bench lint format clean
 
 demo: $(STAMP)
 	$(PY) -m pjax train --data digits --model mlp
@@ -29,6 +29,15 @@ test-wheel: $(STAMP)
 	cd $(BUILD) && PJAX_TEST_WHEEL="$(CURDIR)/$(BUILD)/site" PYTHONPATH="$(CURDIR)/$(BUILD)/site" \
 		../$(PY) -m pytest -n 2 -c ../pyproject.toml --rootdir .. -p no:cacheprovider \
 		$(addprefix ../,$(SMOKE))
+
+# The site, in build/docs: open index.html. A warning fails it; it needs no network.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+
+# Opens every page in Chromium; needs npm, to get it, or its path in $$CHROMIUM.
+docs-look: docs
+	$(PY) -m pip install --quiet --disable-pip-version-check "playwright>=1.45"
+	$(PY) -m website.look
 
 bench: $(STAMP)
 	$(PY) -m benchmarks speed
@@ -50,5 +59,6 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pjax needs Python 3.11 or later: make PYTHON=python3.12 …"; exit 1; }
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[distributed,draw,experiments,test,lint]"
+	$(PY) -m pip install --quiet --disable-pip-version-check \
+		--editable ".[distributed,docs,draw,experiments,lint,test]"
 	touch $@

@@ -12,9 +12,19 @@ os.environ.setdefault(
 import jax
 import pytest
 
+from pjax import _trace
+from pjax.primitives import _registry
+
 
 @pytest.fixture
 def x64() -> Iterator[None]:
     """Float64 for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(_trace, "_EQUATIONS", dict(_trace._EQUATIONS))
+    monkeypatch.setattr(_registry, "_examples", list(_registry._examples))

@@ -20,6 +20,7 @@ from pjax.contraction import Contraction, Convolution, DotGeneral
 from pjax.layout import Evaluator
 from pjax.partition import Partition
 from pjax.primitives import Dot, Target
+from pjax.sets import Constrain
 
 CONSTANT = -1
 
@@ -30,8 +31,8 @@ def _project(rule: Any, inputs: Any, output: Any, weight: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _pull(rule: Any, predictions: Any, labels: Any) -> Any:
-    return rule.project(predictions, labels)
+def _pull(rule: Any, predictions: Any, *labels: Any) -> Any:
+    return rule.project(predictions, *labels)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -167,7 +168,7 @@ class Oracle:
         assert all(n.index == v for v, n in enumerate(nodes))
         self.leaves = [np.asarray(jnp.asarray(x).astype(jnp.float64)) for x in leaves]
         source, scalar, value, self.where = [], [], [], {}
-        self.labels: dict[int, Any] = {}
+        self.labels: dict[int, list[Any]] = {}
         self.shapes: dict[tuple[int, int], tuple[int, ...]] = {}
         self.fixed: dict[int, int | None] = {}
         total = 0
@@ -188,7 +189,8 @@ class Oracle:
                 scalar.append(s)
                 value.append(c)
             if node.is_target:
-                self.labels[node.index] = np.asarray(Evaluator(constants, {})(node.inputs[1].expr))
+                known = Evaluator(constants, {})
+                self.labels[node.index] = [np.asarray(known(wire.expr)) for wire in node.inputs[1:]]
             constant = [i for i, wire in enumerate(node.wires) if wire.constant]
             product = isinstance(node.rule, (Contraction, Dot))
             self.fixed[node.index] = constant[0] if fixed_constants and product and constant else None
@@ -260,7 +262,7 @@ class Oracle:
     def _project(self, v: int, z: np.ndarray, new: np.ndarray) -> None:
         node, inputs = self.graph.nodes[v], self.inputs(v, z * self.scale)
         if isinstance(node.rule, Target):
-            moved = np.asarray(_pull(node.rule, inputs[0], self.labels[v]))
+            moved = np.asarray(_pull(node.rule, inputs[0], *self.labels[v]))
             self._write(new, self.where[v, 0], moved.ravel())
             return
         mean = self.mean(v, z)
@@ -272,11 +274,14 @@ class Oracle:
             shape = self.shapes[v, 0][:-1] if isinstance(node.rule, Contraction) else node.shape
             weight = np.where(read, self.count[v], 1) if self.consensus == "exact" else np.ones(len(mean))
             goal = np.where(read, mean, 0.0)
+            if isinstance(rule, Constrain):  # a member is one, read or not
+                goal, read = np.where(read, mean, inputs[0].ravel()), np.full(len(mean), True)
             ends, out = _project(rule, inputs, goal.reshape(shape), weight.reshape(shape))
             out = np.asarray(out).ravel()
             for i, (end, old) in enumerate(zip(ends, inputs, strict=True)):
                 keep = read.reshape(*shape, *(1 for _ in range(old.ndim - len(shape))))
-                end = np.where(keep, np.asarray(end), old).ravel()
+                end = np.asarray(end) if read.all() else np.where(keep, np.asarray(end), old)
+                end = end.ravel()
                 self._write(new, self.where[v, i], end / self.scale[self.where[v, i]])
         self._write(new, self.leaving[v], out[self.scalar[self.leaving[v]]])
 

@@ -16,6 +16,7 @@ from pjax.experiments import models
 
 X = jax.random.normal(jax.random.key(1), (16, 12))
 PICTURES = jax.random.normal(jax.random.key(1), (16, 6, 6, 1))
+TEXT8 = jax.random.randint(jax.random.key(1), (16, 8), 0, 8)
 TEXT = jax.random.randint(jax.random.key(1), (16, 6), 0, 8)
 LABELS = jnp.arange(16) % 4
 CASES = {
@@ -49,8 +50,25 @@ CASES = {
 }
 
 
+MESH = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+GRID = jax.make_mesh((2, 2), ("data", "layers"), axis_types=(AxisType.Auto,) * 2)
+LAYERS = {
+    "layers": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 9, 4), X, LABELS),
+    "deeper": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 17, 4), X, LABELS),
+    "time": (MESH, PartitionSpec(), PartitionSpec("data"), models.make("rnn", (8,), (8,), 8), TEXT8, TEXT8),
+    "both": (GRID, PartitionSpec("data"), PartitionSpec("layers"), models.MLP(12, (8,) * 9, 4), X, LABELS),
+}
+
+
+def bodies(text: str) -> str:
+    """The bodies of the loops of a program, without what is done once."""
+    names = set(re.findall(r"while\(.*?body=%?([\w.\-]+)", text))
+    parts = re.split(r"\n(?=%|ENTRY)", text)
+    return "\n".join(part for part in parts if part.lstrip("%").split(" ", 1)[0] in names)
+
+
 def collectives(text: str) -> dict[str, int]:
-    """How many values cross devices, by kind of exchange, in one step: in the body of the loop of steps."""
+    """How many values cross devices, by kind of exchange."""
     found: collections.Counter[str] = collections.Counter()
     kinds = "all-reduce|all-gather|collective-permute|all-to-all|reduce-scatter"
     for shapes, kind in re.findall(rf"= (\([^)]*\)|\S+) ({kinds})(?:-start)?\(", text):
@@ -59,10 +77,15 @@ def collectives(text: str) -> dict[str, int]:
     return dict(found)
 
 
+def furthest(one, other) -> float:
+    """The largest difference between two trees of arrays."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
+
+
 def main() -> None:
     assert jax.device_count() == 4
-    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
-    whole, divided = (NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec("data")))
+    whole, divided = (NamedSharding(MESH, spec) for spec in (PartitionSpec(), PartitionSpec("data")))
     report = {}
     for name, (model, x, y, solver) in CASES.items():
         params = model.init(jax.random.key(0))
@@ -76,19 +99,32 @@ def main() -> None:
         given = (*jax.device_put((params, state), whole), *jax.device_put((x, y), divided))
         compiled = jax.jit(update).lower(*given).compile()
         together = compiled(*given)
-        off = max(
-            float(np.abs(np.asarray(a) - np.asarray(b)).max())
-            for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True)
-        )
-        moved = max(
-            float(np.abs(a - b).max())
-            for a, b in zip(jax.tree.leaves(alone[0]), jax.tree.leaves(params), strict=True)
-        )
         report[name] = {
-            "off": off,
-            "moved": moved,
+            "off": furthest(alone, together),
+            "moved": furthest(alone[0], params),
             "sent": collectives(compiled.as_text()),
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        }
+    layers = {}
+    for name, (mesh, samples, members, model, x, y) in LAYERS.items():
+        params = model.init(jax.random.key(0))
+
+        def update(params, x, y, stack, model=model):
+            solver = optim.AlternatingProjections(steps_per_update=5, stack=stack)
+            fn = lambda p, batch: pjax.cross_entropy(model.apply(p, batch[0]), batch[1])  # noqa: E731
+            return solver.update(fn, params, batch=(x, y))
+
+        alone = jax.jit(update, static_argnums=3)(params, x, y, True)
+        given = (
+            jax.device_put(params, NamedSharding(mesh, PartitionSpec())),
+            *jax.device_put((x, y), NamedSharding(mesh, samples)),
+        )
+        stack = NamedSharding(mesh, members)
+        compiled = jax.jit(update, static_argnums=3).lower(*given, stack).compile()
+        layers[name] = {
+            "off": furthest(alone, compiled(*given)),
+            "moved": furthest(alone[0], params),
+            "sent": collectives(bodies(compiled.as_text())),
         }
     explicit = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
     x = jax.device_put(X, NamedSharding(explicit, PartitionSpec("data")))
@@ -97,7 +133,7 @@ def main() -> None:
         refused = ""
     except pjax.InputError as error:
         refused = str(error)
-    print(json.dumps({"cases": report, "explicit": refused}))
+    print(json.dumps({"cases": report, "layers": layers, "explicit": refused}))
 
 
 if __name__ == "__main__":

@@ -76,9 +76,9 @@ def test_less_memory():
 
 def test_errors():
     solver = optim.AlternatingProjections(accumulate=5)
-    with pytest.raises(pjax.PjaxError, match="12 samples cannot be divided into accumulate=5"):
+    with pytest.raises(pjax.PjaxError, match="12 samples cannot be divided into 5 equal parts"):
         solver.update(loss, PARAMS, batch=(X, Y))
-    with pytest.raises(pjax.PjaxError, match="accumulate needs it as an argument"):
+    with pytest.raises(pjax.PjaxError, match="accumulate and groups need it as an argument"):
         solver.update(lambda p: loss(p, (X, Y)), PARAMS)
     with pytest.raises(pjax.PjaxError, match="agree in the length of their first axis"):
         solver.update(loss, PARAMS, batch=(X, Y[:3]))

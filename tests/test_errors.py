@@ -75,6 +75,11 @@ CASES = {
         UnsupportedEquationError,
         "'sin' at .*test_errors.py.*register_equation",
     ),
+    "a branch depends": (
+        lambda: AP.update(lambda w: pjax.squared_error(jnp.where(w > 0, w, 0.1 * w), W), W),
+        UnsupportedEquationError,
+        "'gt' at .*test_errors.py.*jnp.maximum",
+    ),
     "shapes": (lambda: AP.update(lambda w: pjax.cross_entropy(X @ w.T, Y), W), TypeError, "dot_general"),
     "shapes of pjax": (
         lambda: AP.update(lambda w: pjax.squared_error(pjax.matmul(X, w.T), X), W),
@@ -139,6 +144,11 @@ CASES = {
         lambda: AP.update(lambda p: loss(p["w"]), {"w": "x"}),
         InputError,
         "'w' is not an array: got str",
+    ),
+    "state of a parameter of text": (
+        lambda: pjax.optim.ExtrapolatedProjections().init({"w": W, "activation": jax.nn.relu}),
+        InputError,
+        "'activation' is not an array: got .*eqx.partition",
     ),
     "empty batch": (
         lambda: AP.update(lambda w: pjax.cross_entropy(X[:0] @ w, Y[:0]), W),

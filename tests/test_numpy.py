@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pjax import numpy as pnp
 from pjax.computation import Array, Computation, array, as_function, parameter
 from pjax.errors import InputError
+from pjax.sets import Box, Sphere
 
 RNG = np.random.default_rng(0)
 
@@ -98,6 +99,14 @@ CASES = [
         lambda x, scale, **_: np.clip(np.round(x / scale), -1, 1) * scale,
         levels=3,
         scale=2.0,
+    ),
+    case("constrain", [X], lambda x, **_: np.clip(x, -0.5, 1.0), into=Box(-0.5, 1.0)),
+    case(
+        "constrain",
+        [X],
+        lambda x, axis, **_: x / np.linalg.norm(x, axis=axis, keepdims=True),
+        into=Sphere(1.0),
+        axis=1,
     ),
     *(
         case(name, [floats(*a), floats(*b)], id=f"{a}{b}")

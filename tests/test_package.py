@@ -63,14 +63,14 @@ def public(module):
     }
 
 
-@pytest.mark.parametrize("module", [pjax, pjax.optim], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [pjax, pjax.optim, pjax.sets], ids=lambda m: m.__name__)
 def test_public_names_have_docstrings(module):
     assert inspect.getdoc(module)
     bare = [name for name, value in public(module).items() if callable(value) and not value.__doc__]
     assert bare == []
 
 
-@pytest.mark.parametrize("module", [pjax, pjax.optim], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [pjax, pjax.optim, pjax.sets], ids=lambda m: m.__name__)
 def test_public_names_are_our_own(module):
     foreign = [name for name, value in public(module).items() if not value.__module__.startswith("pjax")]
     assert foreign == []

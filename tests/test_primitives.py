@@ -60,7 +60,7 @@ def test_every_rule_is_registered():
         if module.name.startswith(("pjax.primitives", "pjax.losses")):
             import_module(module.name)
     rules = [*Primitive.__subclasses__(), *Target.__subclasses__()]
-    mine = {rule for rule in rules if rule.__module__.startswith("pjax.")}
+    mine = {rule for rule in rules if rule.__module__.startswith(("pjax.primitives", "pjax.losses"))}
     assert mine <= {type(example.rule) for example in registered()}
 
 

@@ -1,4 +1,4 @@
-"""A batch over several devices, and groups of samples that work apart."""
+"""A batch, layers or time over several devices, and groups of samples that work apart."""
 
 import json
 import os
@@ -44,6 +44,18 @@ def test_nothing_but_messages_to_parameters_crosses(report):
         copies = 2 if name == "groups" else 4 if "DR" in name else 2
         assert set(found["sent"]) == {"all-reduce"}, name
         assert found["sent"]["all-reduce"] <= copies * found["parameters"] + 64, name
+
+
+def test_layers_and_time_steps_live_on_different_devices(report):
+    for name, found in report["layers"].items():
+        assert found["off"] < 2e-6 * max(found["moved"], 1), name
+        assert set(found["sent"]) == {"all-reduce", "collective-permute"}, name
+
+
+def test_what_neighbours_exchange_does_not_grow_with_depth(report):
+    # A border is 16 samples of 8 units; several wires cross it.
+    sent = [report["layers"][name]["sent"] for name in ("layers", "deeper")]
+    assert sent[0]["collective-permute"] == sent[1]["collective-permute"] <= 20 * (16 * 8)
 
 
 def test_explicit_axes_are_refused_with_advice(report):

@@ -390,12 +390,7 @@ class Stubborn(Absolute):
         return inputs, jnp.abs(inputs[0])
 
 
-@pytest.fixture
-def registry(monkeypatch):
-    monkeypatch.setattr(_trace, "_EQUATIONS", dict(_trace._EQUATIONS))
-
-
-@pytest.mark.usefixtures("registry")
+@pytest.mark.usefixtures("registries")
 def test_register_equation():
     start = jnp.array([1.0, -2.0, 3.0])
 
@@ -412,7 +407,7 @@ def test_register_equation():
     np.testing.assert_array_equal(solver.update(fn, start)[0], start)
 
 
-@pytest.mark.usefixtures("registry")
+@pytest.mark.usefixtures("registries")
 def test_register_equation_by_its_parameters():
     pjax.register_equation("round", lambda rounding_method: Identity())  # noqa: ARG005
     assert ops(jnp.round, W) == ["identity"]

@@ -8,11 +8,13 @@ each, and finds parameters that satisfy all constraints at once. No gradients.
 from pjax import debug as debug
 from pjax import nn as nn
 from pjax import optim as optim
+from pjax import sets as sets
 from pjax._draw import Drawing as Drawing
 from pjax._draw import draw as draw
 from pjax._profile import NodeCost as NodeCost
 from pjax._profile import Profile as Profile
 from pjax._profile import profile as profile
+from pjax._register import register_primitive as register_primitive
 from pjax._solve import NotConvergedError as NotConvergedError
 from pjax._solve import Solution as Solution
 from pjax._solve import Status as Status
@@ -33,8 +35,10 @@ from pjax.errors import InputError as InputError
 from pjax.errors import PjaxError as PjaxError
 from pjax.errors import UnsupportedEquationError as UnsupportedEquationError
 from pjax.numpy import add as add
+from pjax.numpy import apply as apply
 from pjax.numpy import broadcast_to as broadcast_to
 from pjax.numpy import concatenate as concatenate
+from pjax.numpy import constrain as constrain
 from pjax.numpy import conv as conv
 from pjax.numpy import conv_patch as conv_patch
 from pjax.numpy import cross_entropy as cross_entropy
@@ -71,6 +75,5 @@ from pjax.numpy import transpose as transpose
 from pjax.numpy import vmap as vmap
 from pjax.primitives import Primitive as Primitive
 from pjax.primitives import Target as Target
-from pjax.primitives import apply as apply
 
 __version__ = "0.1.0"

@@ -165,8 +165,8 @@ def moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, 
     """A node's part of a step: what it reads, its projection, and what it writes."""
     if isinstance(solver, ExtrapolatedProjections):
         if isinstance(node.rule, Target):
-            predictions, labels = problem.inputs[node.index]
-            return node.rule.ask(predictions + problem.push(node.index, 0, values), labels, solver.reach)
+            predictions, *labels = problem.inputs[node.index]
+            return node.rule.ask(solver.reach, predictions + problem.push(node.index, 0, values), *labels)
         found: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
     elif edges is not None:
         after, moved = edges.displaced(problem, node, goal)

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import sysconfig
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,10 +28,16 @@ from pjax.layout import Call, Expr, Wire
 from pjax.loop import Loop
 from pjax.losses import SquaredError
 from pjax.primitives import Dot, Max, Primitive, Sum, SumRelu, Target
+from pjax.sets import Constrain, Member
 from pjax.windows import windows
 
 _HERE = os.path.join(os.path.dirname(__file__), "")
 _JAX = os.path.join(os.path.dirname(jax.__file__), "")
+# Where Python and installed packages are: such lines are not the user's.
+_INSTALLED = tuple(
+    os.path.join(sysconfig.get_path(kind), "")
+    for kind in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+)
 
 # Equations that only wrap another jaxpr, and where they keep it.
 _WRAPPERS = {
@@ -50,6 +57,8 @@ _WRAPPERS = {
 
 # The line of the user's code that called the function being read, where it is not the user's own.
 _ENCLOSING = contextvars.ContextVar("enclosing", default="")
+
+_COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
 # What may be done to losses: it changes the number that is reported, not the targets.
 _LOSS_ARITHMETIC = frozenset({"reduce_sum", "add", "add_any", "mul", "div"})
@@ -74,18 +83,24 @@ def read(fn: Callable[[Any], Any], params: Any) -> Traced:
     """Read a function of parameters into a jaxpr."""
     from pjax.computation import value_of
 
-    paths, _ = jax.tree_util.tree_flatten_with_path(params)
-    if not paths:
-        raise InputError("the parameters are empty: there is nothing to solve for")
-    for path, leaf in paths:
-        _check_parameter(path_name(path), leaf)
+    names = check_parameters(params)
 
     def plain(params: Any) -> Any:
         return jax.tree.map(value_of, fn(params), is_leaf=lambda x: hasattr(x, "op"))
 
     closed = jax.make_jaxpr(plain)(params)
     constants = [*closed.consts, *(c for inner in _wrapped(closed.jaxpr) for c in inner.consts)]
-    return Traced(closed.jaxpr, tuple(constants), tuple(path_name(path) for path, _ in paths))
+    return Traced(closed.jaxpr, tuple(constants), names)
+
+
+def check_parameters(params: Any) -> tuple[str, ...]:
+    """The names of the parameters. Refuses what is not an array of floating-point numbers."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(params)
+    if not paths:
+        raise InputError("the parameters are empty: there is nothing to solve for")
+    for path, leaf in paths:
+        _check_parameter(path_name(path), leaf)
+    return tuple(path_name(path) for path, _ in paths)
 
 
 def _wrapped(jaxpr: jex.Jaxpr) -> list[Any]:
@@ -139,7 +154,11 @@ def _check_parameter(name: str, leaf: Any) -> None:
     try:
         dtype = jnp.result_type(leaf)
     except TypeError:
-        raise InputError(f"parameter {name!r} is not an array: got {type(leaf).__name__}") from None
+        raise InputError(
+            f"parameter {name!r} is not an array: got {type(leaf).__name__}. Keep it apart from the"
+            " parameters, and put both together inside the function; of an Equinox model,"
+            " eqx.partition(model, eqx.is_inexact_array) and eqx.combine do that"
+        ) from None
     if not jnp.issubdtype(dtype, jnp.floating):
         raise InputError(
             f"parameter {name!r} has type {dtype}: a parameter must be a floating-point array. Capture it in"
@@ -148,12 +167,16 @@ def _check_parameter(name: str, leaf: Any) -> None:
 
 
 def _user_line(eqn: jex.JaxprEqn) -> str:
-    """The line of the user's code that made an equation."""
+    """The line of the user's code that made an equation; that of a library if there is none."""
     traceback: Any = eqn.source_info.traceback
+    library = ""
     for frame in traceback.frames if traceback is not None else ():
         if not frame.file_name.startswith((_JAX, _HERE, "<")):
-            return f"{frame.file_name}:{frame.line_num}"
-    return _ENCLOSING.get()  # inside a function of JAX, such as jax.nn.relu
+            line = f"{frame.file_name}:{frame.line_num}"
+            if not frame.file_name.startswith(_INSTALLED):
+                return line
+            library = library or line
+    return _ENCLOSING.get() or library  # inside a function of JAX, such as jax.nn.relu
 
 
 class _Builder:
@@ -209,6 +232,13 @@ class _Builder:
             return self._layout(eqn, args)
         if name in _EQUATIONS:
             return [_EQUATIONS[name](self, eqn, args)]
+        if name in _COMPARISONS:
+            raise UnsupportedEquationError(
+                f"{name!r}{_at(eqn)} compares values that depend on a parameter:"
+                f" {', '.join(map(_describe, args))}. Which branch of a function is taken must not depend"
+                " on one. Instead of where or an if, use jnp.maximum, jnp.minimum or jnp.clip, or a primitive"
+                " of your own: pjax.register_primitive"
+            )
         raise UnsupportedEquationError(
             f"no projection is known for the equation {name!r}"
             f"{_at(eqn)}: {', '.join(_describe(a) for a in args)} -> {_avals(eqn)}.\n"
@@ -510,6 +540,11 @@ def _reduce_window(builder: _Builder, eqn: jex.JaxprEqn, args: list[Expr]) -> Ex
 
 def _apply(builder: _Builder, eqn: jex.JaxprEqn, args: list[Expr]) -> Expr:
     rule, out = eqn.params["rule"], _out(eqn)
+    if isinstance(rule, Constrain) and any(a.depends for a in args[1:]):
+        raise GraphError(
+            f"the set of {rule.name!r}{_at(eqn)} depends on a parameter: its bounds, radii and known values"
+            " must be constant. Constrain a difference or a product instead: x - bound to be non-negative"
+        )
     if isinstance(rule, Primitive):
         return builder.operation(rule, *args, **out)
     predictions, labels = args
@@ -575,10 +610,12 @@ def register_equation(name: str, rule: Primitive | Callable[..., Primitive]) -> 
 
 def _finish(builder: _Builder, leaves: list[int], outputs: list[Expr]) -> Graph:
     """Fuse, drop what no target needs, and number the nodes again."""
+    outputs = _with_members(builder, outputs)
     if not any(n.is_target for n in builder.nodes):
         raise GraphError(
             "the function has no target: nothing says what its output should be. End it with a loss, such as"
-            " pjax.cross_entropy(logits, labels) or pjax.squared_error(output, values)"
+            " pjax.cross_entropy(logits, labels) or pjax.squared_error(output, values), or with a value in a"
+            " set, pjax.constrain(output, set)"
         )
     for i, out in enumerate(outputs):
         if out.depends and not out.after:
@@ -587,6 +624,27 @@ def _finish(builder: _Builder, leaves: list[int], outputs: list[Expr]) -> Graph:
                 " not come from a target. Return losses only, or end it with one"
             )
     return _needed(_fuse(builder.nodes, outputs), leaves, outputs)
+
+
+def _with_members(builder: _Builder, outputs: list[Expr]) -> list[Expr]:
+    """The outputs, with those that are values in sets as targets that ask for that."""
+    asked: dict[int, Expr] = {}
+    found: list[Expr] = []
+    for out in outputs:
+        sources = [] if out.after else [builder.nodes[s] for s in layout.nodes_of(out)]
+        if not sources or not all(isinstance(node.rule, Constrain) for node in sources):
+            found.append(out)
+            continue
+        for node in sources:
+            if node.index not in asked:
+                assert isinstance(node.rule, Constrain)
+                rule, exprs = Member(node.rule), [wire.expr for wire in node.inputs]
+                loss = jax.eval_shape(rule.forward, *(jax.ShapeDtypeStruct(e.shape, e.dtype) for e in exprs))
+                name = f"{rule.name}_{len(builder.nodes)}"
+                target = builder.add(name, rule, exprs, loss.shape, loss.dtype, node.line)
+                asked[node.index] = target.output
+            found.append(asked[node.index])
+    return found
 
 
 def _needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:

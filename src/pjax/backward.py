@@ -60,8 +60,8 @@ def _sweep(
             continue
         moves: Sequence[jax.Array | None]
         if isinstance(node.rule, Target):
-            predictions, labels = problem.inputs[node.index]
-            moves = (node.rule.ask(predictions, labels, reach).astype(problem.dtype),)
+            predictions, *labels = problem.inputs[node.index]
+            moves = (node.rule.ask(reach, predictions, *labels).astype(problem.dtype),)
         else:
             moves = _ask(problem, node, wanted.pop(node.index), softness)
         for i, total in enumerate(moves):

@@ -113,6 +113,10 @@ class Graph:
                 values[node.index] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
         return evaluate, values
 
+    def placed(self, v: int, x: jax.Array) -> jax.Array:  # noqa: ARG002 - of stacks, see `stacking`
+        """A value of a node, divided among devices as it should be."""
+        return x
+
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         """What was found for parameters by node, for each leaf; None where the function does not use it."""
         return [None if v is None else moves[v] for v in self.leaves]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pjax import losses, primitives
+from pjax import losses, primitives, sets
 from pjax._lift import lift
 from pjax._vmap import vmap
 from pjax.computation import Array, Computation, Operand
@@ -27,8 +27,10 @@ Axes = int | Sequence[int] | None
 
 __all__ = [
     "add",
+    "apply",
     "broadcast_to",
     "concatenate",
+    "constrain",
     "conv",
     "conv_patch",
     "cross_entropy",
@@ -73,6 +75,23 @@ _BROADCAST = "arrays whose shapes broadcast: equal lengths, or 1, counted from t
 
 identity = lift("x", expects="an array of floating point")(primitives.identity)
 quantize = lift("x", expects="an array of floating point, and at least 2 levels")(primitives.quantize)
+constrain = lift("x", expects="an array of floating point, a set of pjax.sets, and axes of the array")(
+    sets.constrain
+)
+
+
+def apply(rule: primitives.Primitive | primitives.Target, *inputs: Operand) -> Any:
+    """Evaluate a primitive or a target so that `pjax.trace` sees it as one node.
+
+    >>> apply(primitives.Clip(), [0.5, 2.0]).tolist()
+    [0.5, 1.0]
+    """
+
+    def function(*inputs: jax.Array) -> jax.Array:
+        return primitives.apply(rule, *inputs)
+
+    function.__name__ = rule.name
+    return lift("*inputs", expects=f"what {type(rule).__name__}.forward takes")(function)(*inputs)
 
 
 @lift("x", "y", expects=_BROADCAST)

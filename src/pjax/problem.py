@@ -24,6 +24,7 @@ from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Target
 from pjax.primitives._primitive import Arrays
 from pjax.primitives.dot import Multiplier, multiplier
+from pjax.sets import Constrain
 
 S = TypeVar("S")
 TINY = 1e-12
@@ -118,7 +119,9 @@ class Problem:
         return Wiring(wire, avals, self._evaluate)
 
     def _place_at(self, evaluate: Evaluator, values: Mapping[int, Any]) -> None:
-        self.points: Mapping[int, jax.Array] = {v: self._work(x) for v, x in values.items()}
+        self.points: Mapping[int, jax.Array] = {
+            v: self.graph.placed(v, self._work(x)) for v, x in values.items()
+        }
         self.inputs: Mapping[int, tuple[Any, ...]] = {
             n.index: tuple(
                 self._scaled(n.index, i, self._work(evaluate(w.expr))) for i, w in enumerate(n.inputs)
@@ -209,7 +212,7 @@ class Problem:
     def mean(self, v: int, total: jax.Array) -> jax.Array:
         """A sum over the edges that leave a node, as a mean; zero where nobody reads."""
         count = self.counts[v]
-        return total / (count if isinstance(count, int) else jnp.maximum(count, 1))
+        return self.graph.placed(v, total / (count if isinstance(count, int) else jnp.maximum(count, 1)))
 
     def weight(self, v: int) -> Any:
         """The weight of a node's output in its projection."""
@@ -297,8 +300,8 @@ class Problem:
         """Project a node that is not a contraction, slot by slot."""
         v = node.index
         if isinstance(node.rule, Target):
-            predictions, labels = self.inputs[v]
-            return (self._work(node.rule.displace(predictions + shifts[0], labels)),), None
+            predictions, *labels = self.inputs[v]
+            return (self._work(node.rule.displace(predictions + shifts[0], *labels)),), None
         rule: Any = node.rule
         fixed = self.fixed(node)
         if isinstance(rule, Dot) and fixed is not None:
@@ -311,8 +314,11 @@ class Problem:
         """Project copies of a primitive that share a node's output."""
         assert goal is not None
         v = node.index
-        moves, move = rule.displace(inputs, shifts, self.points[v], goal, self.weight(v))
         read = self.read(v)
+        if read is not None and isinstance(rule, Constrain):
+            # A member is one, read or not; what nobody reads of it has no wish but the input's.
+            goal, read = jnp.where(read, goal, inputs[0] + shifts[0] - self.points[v]), None
+        moves, move = rule.displace(inputs, shifts, self.points[v], goal, self.weight(v))
         if read is not None:  # an output that nobody reads constrains nothing
             moves = tuple(
                 jnp.where(read.reshape(read.shape + (1,) * (m.ndim - read.ndim)), m, 0) for m in moves

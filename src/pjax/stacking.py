@@ -12,14 +12,19 @@ the stacked graph has no order of evaluation (see `rolling`).
 import collections
 import dataclasses
 import functools
+import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pjax import layout, rolling
+from pjax._devices import several
 from pjax.alike import Signatures, Skeletons
 from pjax.contraction import DotGeneral
 from pjax.graph import Graph, Node
@@ -37,9 +42,18 @@ class StackedGraph(Graph):
     """For each node, those of the original graph that it stands for."""
     axes: tuple[int, ...]
     """For each node that is a stack, the axis along which its members lie."""
+    sharding: NamedSharding | None = None
+    """How members of stacks are divided among devices."""
 
     def evaluator(self, constants: Sequence[Any], leaves: Sequence[Any]) -> tuple[Evaluator, dict[int, Any]]:
         return rolling.evaluate(self, constants, leaves)
+
+    def placed(self, v: int, x: jax.Array) -> jax.Array:
+        if self.sharding is None or len(self.members[v]) < self.sharding.num_devices:
+            return x
+        spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * x.ndim
+        spec[self.axes[v]] = self.sharding.spec[0]
+        return lax.with_sharding_constraint(x, NamedSharding(self.sharding.mesh, PartitionSpec(*spec)))
 
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         places = {node: (v, p) for v, unit in enumerate(self.members) for p, node in enumerate(unit)}
@@ -51,14 +65,14 @@ class StackedGraph(Graph):
         return found
 
 
-def stacked(partition: Partition) -> Partition:
-    """The same partition with equal nodes of each set stacked."""
+def stacked(partition: Partition, sharding: NamedSharding | None = None) -> Partition:
+    """The same partition with equal nodes of each set stacked, and divided among devices."""
     signatures = Signatures()
     place = partition.set_of()
     units = _units(partition.graph, place, signatures)
     if all(len(unit) == 1 for unit in units):
         return partition
-    graph = _Stacker(partition.graph, units, signatures).graph()
+    graph = dataclasses.replace(_Stacker(partition.graph, units, signatures).graph(), sharding=sharding)
     sets: list[list[int]] = [[] for _ in partition.sets]
     for v, unit in enumerate(units):
         sets[place[unit[0].index]].append(v)
@@ -290,7 +304,16 @@ class _Stacker:
 
 
 def _concatenate(*arrays: jax.Array) -> jax.Array:
-    return jnp.concatenate(arrays)
+    if not several():
+        return jnp.concatenate(arrays)
+    # Where stacks are divided among devices, neighbours then exchange what crosses their border, and no more.
+    ends = list(itertools.accumulate(len(a) for a in arrays))
+    zero = np.zeros((), arrays[0].dtype)
+    padded = (
+        lax.pad(a, zero, [(end - len(a), ends[-1] - end, 0), *[(0, 0, 0)] * (a.ndim - 1)])
+        for a, end in zip(arrays, ends, strict=True)
+    )
+    return functools.reduce(operator.add, padded)
 
 
 def _mapped(fn: Callable[..., Sequence[Any]], axes: tuple[int | None, ...], *args: Any) -> Sequence[Any]:

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax import _search as search
-from pjax.primitives import Primitive, Target
+from pjax.errors import InputError
+from pjax.primitives import Primitive, Target, registered
+from pjax.sets import Constrain, Set
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -106,6 +108,40 @@ def check_projection(
             check.check_extremes(points)
         found = check.run(points, number + key)
         worst = Report(worst.points + found.points, *map(max, worst[1:], found[1:]))
+    return worst
+
+
+def check_registered(*names: str, **options: Any) -> Report:
+    """Check every example of the rules that `pjax.register_primitive` knows, by `check_projection`.
+
+    Args:
+        names: of the rules to check; by default all, those of pjax included.
+        options: for `check_projection`: ``samples``, ``dtype``, ``key`` and so on.
+
+    Returns:
+        A `Report` of the worst figures.
+
+    >>> check_registered("identity", samples=16).points
+    16
+    """
+    known = {example.rule.name for example in registered()}
+    if missing := sorted(set(names) - known):
+        raise InputError(
+            f"no rule is called {', '.join(map(repr, missing))}; there are {', '.join(sorted(known))}."
+            " Register it first: pjax.register_primitive(rule, shapes)"
+        )
+    worst = Report(0, 0.0, 0.0, 0.0)
+    for example in registered():
+        if not names or example.rule.name in names:
+            found = check_projection(
+                example.rule,
+                example.shapes,
+                constant=example.constant,
+                labels=example.labels,
+                scale=example.scale,
+                **options,
+            )
+            worst = Report(worst.points + found.points, *map(max, worst[1:], found[1:]))
     return worst
 
 
@@ -492,6 +528,148 @@ def _sample_target(
         )
         y = np.where(rng.random(x.shape) < 0.5, rng.normal(size=x.shape), y)
     return x.astype(check.dtype), y.astype(check.dtype)
+
+
+def check_set(
+    into: Set,
+    shape: Sequence[int],
+    *,
+    samples: int = 256,
+    scales: tuple[float, float] = (1e-4, 1e6),
+    weights: tuple[float, float] = (1.0, 1000.0),
+    dtype: str = "float64",
+    tolerance: float | None = None,
+    key: int = 0,
+) -> Report:
+    r"""Check that a set's projection gives the nearest point, whatever the set is.
+
+    Points :math:`x_0, z_0` and weights :math:`w` over many scales, with ties and zeros, are projected as
+    `pjax.constrain` does: onto the :math:`x` in the set with the least
+    :math:`|x - x_0|^2 + w |x - z_0|^2`. The answer must
+
+    - be as near as any member that a search finds: those nearest to other points, far and close, to other
+      members, and to what members become when their entries are exchanged or change their signs;
+    - stay where it is when projected again;
+    - be the same for many points at once and one by one under `jax.vmap`;
+    - keep its type, and be finite for inputs of 1e-9 and of 1e9.
+
+    Args:
+        into: the set. Arrays in it must fit a value of the shape.
+        shape: of one value; its last axes are those of a member.
+        samples: number of points.
+        scales: smallest and largest size of the points.
+        weights: smallest and largest weight.
+        dtype: the type in which the set projects.
+        tolerance: largest relative excess; by default 1e-7 in float64 and 1e-3 in float32.
+        key: seed.
+
+    Raises:
+        AssertionError: naming the property, the point, and by how much it fails.
+
+    >>> from pjax.sets import Ball
+    >>> check_set(Ball(2.0), (3,), samples=16).points
+    16
+    """
+    limit = _TOLERANCE[dtype] if tolerance is None else tolerance
+    rng = np.random.default_rng(key)
+    shape = tuple(shape)
+    first, second = (a.astype(dtype) for a in _inputs(samples, (shape, shape), rng, scales))
+    extreme = np.resize([0.0, 1e-9, 1e9, 1.0], (16, *[1] * len(shape))) * rng.choice([-1, 1], (16, *shape))
+    first, second = (np.concatenate([a, extreme.astype(dtype)]) for a in (first, second))
+    weight = _spread(rng, weights, len(first)).astype(dtype).reshape(-1, *[1] * len(shape))
+    with jax.enable_x64(dtype == "float64"):
+        whole = into.fitted(first.shape, first.shape[: first.ndim - into.core], dtype)
+        arrays, structure = jax.tree.flatten(whole)
+        rule = Constrain(type(into), structure)
+        (end, *_), output = _project(rule, (first, *arrays), second, np.broadcast_to(weight, first.shape))
+        end, output = np.asarray(end), np.asarray(output)
+        again = np.asarray(_nearest(rule, arrays, end))
+        one_by_one = np.asarray(_nearest_mapped(rule, arrays, first))
+        at_once = np.asarray(_nearest(rule, arrays, first))
+        middle = (first + weight * second) / (1 + weight)
+        tried = [np.asarray(_nearest(rule, arrays, y)) for y in _other_points(rng, middle, end)]
+    return _SetCheck(into, first, second, weight, limit).run(end, output, again, one_by_one - at_once, tried)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _nearest(rule: Constrain, arrays: Any, x: Any) -> Any:
+    return rule.forward(x, *arrays)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _nearest_mapped(rule: Constrain, arrays: Any, x: Any) -> Any:
+    return jax.vmap(rule.forward)(x, *arrays)
+
+
+def _other_points(rng: np.random.Generator, middle: np.ndarray, end: np.ndarray) -> list[np.ndarray]:
+    """Points whose nearest members may be nearer than the one that was found."""
+    flat = end.reshape(len(end), -1)
+    size = np.abs(middle).reshape(len(middle), -1).max(-1) + np.abs(flat).max(-1) + 1e-3
+    size = size.reshape(-1, *[1] * (middle.ndim - 1))
+    found = [np.zeros_like(end), -end, middle[rng.permutation(len(middle))], end[rng.permutation(len(end))]]
+    for axis in range(1, end.ndim):
+        for _ in range(8):
+            order = np.arange(end.shape[axis])
+            a, b = rng.integers(0, len(order), 2)
+            order[[a, b]] = order[[b, a]]
+            found.append(end.take(order, axis))
+    for radius in 10.0 ** np.arange(-6, 2):
+        for base in (middle, end):
+            for share in (1.0, 0.3):  # of the entries move
+                noise = rng.normal(size=end.shape) * (rng.random(end.shape) < share)
+                found.append(base + radius * size * noise)
+    return [y.astype(end.dtype) for y in found]
+
+
+class _SetCheck(NamedTuple):
+    """The properties of a set's projection at given points."""
+
+    into: Set
+    first: np.ndarray
+    second: np.ndarray
+    weight: np.ndarray
+    limit: float
+
+    def cost(self, x: np.ndarray) -> np.ndarray:
+        wide = [a.astype(np.float64) for a in (x, self.first, self.second, self.weight)]
+        terms = (wide[0] - wide[1]) ** 2 + wide[3] * (wide[0] - wide[2]) ** 2
+        return terms.reshape(len(x), -1).sum(-1)
+
+    def run(
+        self, end: np.ndarray, output: np.ndarray, again: np.ndarray, gap: np.ndarray, tried: list[np.ndarray]
+    ) -> Report:
+        def norm(a: np.ndarray) -> np.ndarray:
+            return np.linalg.norm(a.astype(np.float64).reshape(len(a), -1), axis=-1)
+
+        name, kind = self.into.name, self.first.dtype
+        if end.dtype != kind or end.shape != self.first.shape:
+            raise AssertionError(
+                f"{name}: types and shapes are kept: {kind}{self.first.shape} became {end.dtype}{end.shape}."
+            )
+        # What one unit of rounding in every number can change.
+        unit = np.finfo(kind).eps * (norm(self.first) + norm(self.second) + norm(end)) + 1e-300
+        self.demand("the result is finite", np.isfinite(end).reshape(len(end), -1).all(-1), norm(end))
+        offset, drift = norm(end - output) / unit, norm(again - end) / unit
+        self.demand("input and output agree", offset <= _ROUNDINGS, offset)
+        self.demand("projecting again changes nothing", drift <= _ROUNDINGS, drift)
+        apart = norm(gap) / unit
+        self.demand("vmap equals one call", apart <= _ROUNDINGS, apart)
+        found = self.cost(end)
+        best = np.min([self.cost(y) for y in tried], axis=0)
+        off = _ROUNDINGS * unit * np.sqrt(1 + self.weight.reshape(-1))
+        slack = 2 * np.sqrt(found) * off + off * off
+        excess = np.maximum(found - best - slack, 0) / np.maximum(found, 1e-300)
+        self.demand("no better point exists", excess <= self.limit, excess)
+        return Report(len(end) - 16, float(excess.max()), float(offset.max()), float(drift.max()))
+
+    def demand(self, what: str, passed: np.ndarray, figures: np.ndarray) -> None:
+        if not passed.all():
+            row = int(np.argmax(np.where(passed, -np.inf, np.nan_to_num(figures, nan=np.inf))))
+            raise AssertionError(
+                f"{self.into.name}: failed: {what}, by {figures[row]:.3g} ({(~passed).sum()} of {len(passed)}"
+                f" points). Point {row}: {_brief(self.first[row])} and {_brief(self.second[row])}, "
+                f"weight {self.weight[row].item():g}."
+            )
 
 
 def check_layout(fn: Callable[..., Any], *shapes: Sequence[int]) -> None:

@@ -59,7 +59,7 @@ def _check_values(name: str, values: jax.Array, low: float, high: float, expecte
         place = tuple(int(i) for i in np.argwhere(bad)[0])
         raise InputError(
             f"{name}: expected {expected}, got {known[place]:g} at index {place} "
-            f"({int(bad.sum())} such values); check the labels."
+            f"({int(bad.sum())} such values); check them."
         )
 
 

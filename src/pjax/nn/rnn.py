@@ -34,7 +34,7 @@ class RNN(Module):
         skip: whether the readout reads all hidden layers, concatenated, and not the last alone.
 
     Parameters: ``embed.weight``, ``hidden.0.weight``, ``relu.0.bias`` and so on, ``state.weight``,
-        ``out.weight``.
+    ``out.weight``.
 
     >>> model = RNN(65, [32, 32], skip=True)
     >>> params = model.init(jax.random.key(0))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from pjax import _trace as tracing
 from pjax import layout
@@ -53,7 +54,9 @@ class Solver(abc.ABC):
             a layer goes into its weights and hardly back to the layer below.
         stack: whether equal nodes that project together, such as layers or time steps, run as one batched
             operation. The result is the same. Not done where each node has numbers of its own: with another
-            metric than ``"unit"``, and with extrapolation.
+            metric than ``"unit"``, and with extrapolation. Or a `jax.sharding.NamedSharding` over one axis of
+            a mesh: the members of each stack are divided over it, so that layers or time steps live on
+            different devices, which all work at once.
         accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
             add up what they ask of the parameters in every step: less memory, the same result. For
             `AlternatingProjections` and `ExtrapolatedProjections`.
@@ -79,7 +82,7 @@ class Solver(abc.ABC):
     edges: Literal["implicit", "explicit"] = "implicit"
     constants: Literal["nodes", "fixed"] = "nodes"
     metric: Literal["unit", "balanced"] = "unit"
-    stack: bool = True
+    stack: bool | NamedSharding = True
     accumulate: int = 1
     groups: int = 1
     sync_every: int = 1
@@ -107,6 +110,11 @@ class Solver(abc.ABC):
         check_option("edges", self.edges, ("implicit", "explicit"))
         check_option("constants", self.constants, ("nodes", "fixed"))
         check_option("metric", self.metric, ("unit", "balanced"))
+        if isinstance(self.stack, NamedSharding) and len(self.stack.spec) != 1:
+            raise InputError(
+                "stack must be divided along one axis, as by NamedSharding(mesh, PartitionSpec('layers'));"
+                f" got {self.stack.spec}"
+            )
         if self.outer is not None and not (hasattr(self.outer, "init") and hasattr(self.outer, "update")):
             raise InputError(
                 "outer must be an optax.GradientTransformation, such as optax.adam(1e-3); got "
@@ -155,7 +163,7 @@ class Solver(abc.ABC):
     @property
     def stacks(self) -> bool:
         """Whether equal nodes are stacked."""
-        return self.stack and self.metric == "unit"
+        return bool(self.stack) and self.metric == "unit"
 
     @property
     def _parts(self) -> int:
@@ -170,6 +178,7 @@ class Solver(abc.ABC):
 
     def init(self, params: Any) -> OptimizerState:
         """The state before the first update."""
+        tracing.check_parameters(params)
         outer = () if self.outer is None else self.outer.init(params)
         return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32), outer)
 
@@ -212,6 +221,7 @@ class Solver(abc.ABC):
         calls = [fn] if parts is None else [_on(fn, part) for part in parts]
         if self.groups > 1:
             calls = calls[:2]  # all are like these
+        tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
         traced = [tracing.read(call, params) for call in calls]
@@ -292,7 +302,8 @@ class Program:
         check_graph(graph)
         self.solver = solver
         partition = solver.partition(graph)
-        self.partition = stacked(partition) if solver.stacks else partition
+        sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None
+        self.partition = stacked(partition, sharding) if solver.stacks else partition
         self.update = jax.jit(self._update, static_argnames=("treedef", "apart"))
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
         self.listeners = Listeners()

@@ -85,26 +85,26 @@ class Target(abc.ABC):
     """How many trailing axes of the predictions belong to one loss."""
 
     @abc.abstractmethod
-    def forward(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
-        """The losses, one for each copy: shape ``(...)``."""
+    def forward(self, predictions: jax.Array, *labels: Any, **_: Any) -> jax.Array:
+        """The losses, one for each copy: shape ``(...)``. Take as many arrays of labels as there are."""
 
     @abc.abstractmethod
-    def displace(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
+    def displace(self, predictions: jax.Array, *labels: Any, **_: Any) -> jax.Array:
         """How the predictions move. Same shape as ``predictions``."""
 
-    def project(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
+    def project(self, predictions: jax.Array, *labels: jax.Array) -> jax.Array:
         """The predictions after the move."""
-        return predictions + self.displace(predictions, labels)
+        return predictions + self.displace(predictions, *labels)
 
-    def ask(self, predictions: jax.Array, labels: jax.Array, part: float) -> jax.Array:
+    def ask(self, part: float, predictions: jax.Array, *labels: jax.Array) -> jax.Array:
         """A smaller move than `displace` makes: about the given part of it, in the direction it starts in.
 
         Of a loss with a ``scale``, the proximal operator with that part of the scale.
         """
         scale = getattr(self, "scale", None)
         if scale is None:
-            return part * self.displace(predictions, labels)
-        return dataclasses.replace(self, scale=part * scale).displace(predictions, labels)  # type: ignore[call-arg]
+            return part * self.displace(predictions, *labels)
+        return dataclasses.replace(self, scale=part * scale).displace(predictions, *labels)  # type: ignore[call-arg]
 
 
 def apply(rule: Primitive | Target, *inputs: jax.Array) -> jax.Array:

@@ -1,0 +1,91 @@
+"""What a set is: numbers that describe it, and the projection onto it."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pjax.errors import InputError
+
+STATIC = {"static": True}
+"""Of a field that is no array: it is part of the program, and a new value compiles it anew."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Set(abc.ABC):
+    """A set with a known projection, for `pjax.constrain`.
+
+    A subclass is a frozen dataclass and a pytree (``jax.tree_util.register_dataclass``): its fields are
+    numbers or arrays, so that sets can be passed through `jax.vmap` and `jax.jit`, or marked as static.
+    """
+
+    name: ClassVar[str]
+    entries: ClassVar[tuple[str, ...]] = ()
+    """Fields with a number for every entry of the value; all other arrays have one for every member."""
+
+    @property
+    def core(self) -> int:
+        """How many axes a member has in `project`: 0 for numbers, 1 for vectors, 2 for matrices."""
+        return 1
+
+    @abc.abstractmethod
+    def project(self, x: jax.Array) -> jax.Array:
+        """The nearest member, for each of the slices along the last `core` axes of ``x``."""
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise `InputError` if nothing of this shape (the `core` axes) can be in the set."""
+        del shape
+
+    def relaxed(self) -> "Set | None":
+        """A convex set around this one, or None for the whole space; the set itself if it is convex.
+
+        Methods that take small steps go by this one: most small moves do not change the nearest integer.
+        """
+        return self
+
+    def fitted(self, shape: tuple[int, ...], members: tuple[int, ...], dtype: Any) -> Self:
+        """The set with its arrays broadcast to the value that is put into it.
+
+        Args:
+            shape: of the value.
+            members: the same without the axes of a member.
+            dtype: of the value.
+        """
+        found = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.metadata.get("static") or value is None:
+                continue
+            array = jnp.asarray(value)
+            wanted = shape if field.name in self.entries else members
+            try:
+                array = jnp.broadcast_to(array, wanted)
+            except ValueError:
+                raise InputError(
+                    f"{type(self).__name__}: {field.name} has shape {array.shape}, which does not broadcast "
+                    f"to {wanted}, the shape of the {'value' if wanted == shape else 'members'}."
+                ) from None
+            found[field.name] = array if array.dtype == bool else array.astype(dtype)
+        return dataclasses.replace(self, **found)
+
+
+def check_numbers(owner: str, field: str, value: Any, least: float = -np.inf) -> None:
+    """Raise `InputError` if numbers that are known now are not finite, or below the least."""
+    if value is None or not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
+        return  # JAX puts placeholders here when it takes pytrees apart
+    if isinstance(value, jax.core.Tracer):
+        return
+    known = np.asarray(value).astype(np.float64)
+    bad = ~(np.isfinite(known) & (known >= least))
+    if bad.any():
+        wanted = "finite" if least == -np.inf else f"finite and at least {least:g}"
+        raise InputError(f"{owner}: {field} must be {wanted}; got {known[bad][0]:g}.")
+
+
+def check_whole(owner: str, field: str, value: Any, least: int) -> None:
+    """Raise `InputError` unless the value is a whole number, not below the least."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{owner}: {field} must be a whole number of at least {least}; got {value!r}.")

@@ -1,0 +1,83 @@
+"""The pages of the documentation: their examples run, and nothing public is missing from the reference."""
+
+import contextlib
+import doctest
+import io
+import pkgutil
+import re
+
+import pages
+import pytest
+
+import pjax
+from website import docstrings, links, mathml, notebook, reference
+
+DOCS = pages.ROOT / "docs"
+# The page on extending has a test of its own; notebooks are run when the site is built.
+PAGES = [
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if pages.blocks(page) and page.name != "extending.md" and "\nnotebook: true\n" not in page.read_text()
+]
+
+
+def test_there_are_examples():
+    assert {"index.md", "optimisers.md", "interoperability.md"} <= {page.name for page in PAGES}
+
+
+@pytest.mark.usefixtures("registries")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_examples_of_a_page_run(page):
+    with contextlib.redirect_stdout(io.StringIO()):
+        pages.run(page)
+
+
+def test_the_reference_is_complete():
+    assert reference.missing(DOCS / "api") == []
+
+
+def test_a_missing_name_is_noticed(tmp_path, monkeypatch):
+    (tmp_path / "page.md").write_text((DOCS / "api" / "pjax.md").read_text().replace("::: pjax.solve\n", ""))
+    monkeypatch.setattr(reference, "MODULES", ("pjax",))
+    missing = reference.missing(tmp_path)
+    assert "pjax.solve" in missing
+    assert "pjax.trace" not in missing
+
+
+def test_a_name_that_is_gone_is_noticed(tmp_path):
+    (tmp_path / "page.md").write_text("::: pjax.nothing\n")
+    with pytest.raises(ValueError, match=r"pjax\.nothing, which does not exist"):
+        reference.missing(tmp_path)
+
+
+def test_every_module_is_documented_or_internal():
+    modules = {
+        module.name for module in pkgutil.iter_modules(pjax.__path__) if not module.name.startswith("_")
+    }
+    documented = {name.split(".")[1] for name in reference.MODULES if "." in name}
+    assert modules == documented | set(reference.INTERNAL)
+
+
+@pytest.mark.parametrize("module", [docstrings, links, mathml, notebook], ids=lambda m: m.__name__)
+def test_doctests_of_the_site(module):
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
+
+
+def test_files_that_pages_link_to_are_there():
+    """Links of pages outside of docs/, which the site copies, and README's links to pages."""
+    everything = [pages.ROOT / "README.md", *DOCS.rglob("*.md")]
+    for page in everything:
+        for target in re.findall(r"\]\(([^)\s#:]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_formulas_that_cannot_be_drawn_are_refused():
+    with pytest.raises(ValueError, match="nonsense"):
+        mathml.render(r'<span class="arithmatex">\(\nonsense{x}\)</span>')
+
+
+def test_a_formula_of_a_docstring_spans_lines():
+    text = "Set: :math:`a\n    + b`.\n\n    .. math:: x\n        = y\n\n    More."
+    assert docstrings.markdown(text) == "Set: $a + b$.\n\n\n    $$ x = y $$\n\n    More."

@@ -1,0 +1,77 @@
+"""The reference must document every public name."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MODULES = (
+    "pjax",
+    "pjax.debug",
+    "pjax.errors",
+    "pjax.losses",
+    "pjax.nn",
+    "pjax.nn.initialisers",
+    "pjax.numpy",
+    "pjax.optim",
+    "pjax.primitives",
+    "pjax.sets",
+    "pjax.testing",
+)
+
+INTERNAL = (
+    "alike",
+    "backward",
+    "check",
+    "computation",
+    "contraction",
+    "drawing",
+    "edges",
+    "experiments",
+    "extrapolation",
+    "fan_out",
+    "graph",
+    "layout",
+    "linear",
+    "loop",
+    "partition",
+    "problem",
+    "rolling",
+    "stacking",
+    "sweep",
+    "windows",
+)
+"""Modules of pjax that users do not import; what they need of them is a name of `pjax`."""
+
+_ENTRY = re.compile(r"^::: (\S+)$", flags=re.MULTILINE)
+
+
+def missing(folder: Path) -> list[str]:
+    """The public names that no page of a folder documents, under this or another of their names."""
+    documented = {id(_resolve(path)) for page in sorted(folder.rglob("*.md")) for path in _entries(page)}
+    return [name for module in MODULES for name, value in _public(module) if id(value) not in documented]
+
+
+def _entries(page: Path) -> list[str]:
+    return _ENTRY.findall(page.read_text())
+
+
+def _resolve(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return inspect.unwrap(getattr(importlib.import_module(module), name))
+    except (ImportError, AttributeError):
+        raise ValueError(f"the reference documents {path}, which does not exist") from None
+
+
+def _public(module: str) -> Iterator[tuple[str, Any]]:
+    """Functions and classes; of a module that is a file, those that it defines itself."""
+    loaded = importlib.import_module(module)
+    for name, value in vars(loaded).items():
+        if name.startswith("_") or not (inspect.isclass(value) or inspect.isroutine(value)):
+            continue
+        home = value.__module__
+        if home.startswith("pjax") and (hasattr(loaded, "__path__") or home == module):
+            yield f"{module}.{name}", inspect.unwrap(value)
