@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 from typer.testing import CliRunner
 
@@ -126,8 +126,7 @@ def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) ->
 
 
 def test_state_that_is_divided_goes_through_orbax() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "distributed.md").read_text()
-    (example,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    (example,) = pages.blocks(pages.ROOT / "docs" / "distributed.md")
     check = """
 weight = run[0]["layers.0.weight"]
 assert len(weight.sharding.device_set) == 4 and not weight.is_fully_replicated

@@ -13,11 +13,13 @@ import pjax
 from website import docstrings, links, mathml, notebook, reference
 
 DOCS = pages.ROOT / "docs"
-# The page on extending has a test of its own; notebooks are run when the site is built.
+# Two pages have tests of their own; notebooks are run when the site is built.
 PAGES = [
     page
     for page in sorted(DOCS.rglob("*.md"))
-    if pages.blocks(page) and page.name != "extending.md" and "\nnotebook: true\n" not in page.read_text()
+    if pages.blocks(page)
+    and page.name not in ("extending.md", "distributed.md")
+    and "\nnotebook: true\n" not in page.read_text()
 ]
 
 
