@@ -59,5 +59,6 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pjax needs Python 3.11 or later: make PYTHON=python3.12 …"; exit 1; }
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[draw,experiments,test,lint,docs]"
+	$(PY) -m pip install --quiet --disable-pip-version-check \
+		--editable ".[distributed,docs,draw,experiments,lint,test]"
 	touch $@

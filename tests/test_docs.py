@@ -13,12 +13,12 @@ import pjax
 from website import docstrings, links, mathml, notebook, reference
 
 DOCS = pages.ROOT / "docs"
-# The pages on debugging and on extending have tests of their own; notebooks are run when the site is built.
+# Some pages have tests of their own; notebooks are run when the site is built.
 PAGES = [
     page
     for page in sorted(DOCS.rglob("*.md"))
     if pages.blocks(page)
-    and page.name not in ("debugging.md", "extending.md")
+    and page.name not in ("debugging.md", "distributed.md", "extending.md")
     and "\nnotebook: true\n" not in page.read_text()
 ]
 

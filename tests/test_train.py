@@ -79,8 +79,8 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, method: str, toge
 
 def test_kill_and_resume_from_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pjax", "train"]
-    text = "--method ap --widths 1x16 --batch-size 64 --steps-per-batch 5 --max-steps 20000"
-    settings = [*text.split(), "--check-every", "1000", "--patience", "0"]
+    text = "--method ap --widths 1x16 --batch-size 64 --steps-per-batch 5 --max-steps 8000"
+    settings = [*text.split(), "--check-every", "400", "--patience", "0"]
     folder = tmp_path / "killed"
     process = subprocess.Popen([*command, *settings, "--folder", str(folder)], stdout=subprocess.DEVNULL)
     metrics = folder / "metrics.jsonl"
@@ -95,7 +95,7 @@ def test_kill_and_resume_from_the_command_line(tmp_path: Path) -> None:
     done = subprocess.run([*command, "--resume", str(folder)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert (folder / "run.png").exists()
-    config = Config(method="ap", steps_per_batch=5, max_steps=20_000, check_every=1000, **SMALL)
+    config = Config(method="ap", steps_per_batch=5, max_steps=8000, check_every=400, **SMALL)
     train(config, tmp_path / "whole")
     assert_same(tmp_path / "whole", folder)
 
@@ -184,11 +184,22 @@ class TestErrors:
 
     def test_a_damaged_checkpoint_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(StopError):
-            train(ADAM, tmp_path / "run", progress=interrupt_at(50))
+            train(ADAM, tmp_path / "run", progress=interrupt_at(30))
         path = tmp_path / "run" / "checkpoint.npz"
         path.write_bytes(path.read_bytes()[:-100])
-        with pytest.raises(pjax.PjaxError, match=r"checkpoint\.npz: not a checkpoint"):
+        with pytest.raises(pjax.PjaxError, match=r"checkpoint\.npz: not a checkpoint, or cut off"):
             train(None, tmp_path / "run", resume=True)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    train(ADAM, tmp_path / "whole")
+    with pytest.raises(StopError):
+        train(ADAM, tmp_path / "run", progress=interrupt_at(50))
+    path = tmp_path / "run" / "checkpoint.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=r"checkpoint\.npz: not a checkpoint.*checkpoint-before\.npz"):
+        train(None, tmp_path / "run", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_new_folder_each_time(tmp_path: Path) -> None:
@@ -209,6 +220,18 @@ class TestCheckpoint:
         assert jax.tree.structure(tree) == jax.tree.structure(TREE)
         for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(TREE), strict=True):
             np.testing.assert_array_equal(a, b, strict=True)
+
+    def test_the_one_before_is_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.npz"
+        for step in range(3):
+            checkpoint.save(path, TREE, {"step": step})
+        data = bytearray(path.read_bytes())
+        data[data.index(b"leaf:params/c.npy") + 150] ^= 1  # one bit of an array
+        path.write_bytes(data)
+        with pytest.warns(UserWarning, match=r"x\.npz: not a checkpoint, or cut off .*x-before\.npz"):
+            assert checkpoint.load(path, TREE)[1] == {"step": 1}
+        path.unlink()  # as between the two renames
+        assert checkpoint.load(path, TREE)[1] == {"step": 1}
 
     @pytest.mark.parametrize(
         ("change", "message"),

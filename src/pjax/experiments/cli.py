@@ -2,12 +2,14 @@
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import rich.progress
 import typer
 from rich.console import Console
@@ -142,12 +144,46 @@ def train(
     sequence_length: Annotated[int, typer.Option(help="Characters in a window of text.")] = 64,
     folder: Annotated[Path | None, typer.Option(help="Of the run; by default a new one in runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(help="How many devices share every batch, or all; by default 1.")
+    ] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Be one of several processes, which share every batch.")
+    ] = False,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT of process 0; where all three are left out, the cluster is asked.",
+            envvar="JAX_COORDINATOR_ADDRESS",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="How many processes there are.", envvar="JAX_NUM_PROCESSES")
+    ] = None,
+    process: Annotated[
+        int | None, typer.Option(help="Which one this is, from 0.", envvar="JAX_PROCESS_ID")
+    ] = None,
+    timeout: Annotated[
+        int, typer.Option(min=2, help="Seconds after which a process that is not heard of counts as dead.")
+    ] = 20,
+    guarded: Annotated[bool, typer.Option("--guarded", hidden=True)] = False,
 ) -> None:
     """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
-    from pjax.experiments import plots
+    from pjax.experiments import devices as placing
+    from pjax.experiments import guard, plots
     from pjax.experiments import train as training
 
     with _messages():
+        count = _count(devices)
+        if not distributed:
+            if given := [f"--{name}" for name in _given(context) if name in _CLUSTER]:
+                raise InputError(f"{', '.join(given)}: for several processes, give --distributed too")
+        else:
+            placing.check(coordinator, processes, process)
+            if folder is None and resume is None:
+                raise InputError("--distributed needs --folder or --resume, the same for all processes")
+            if count is not None:
+                raise InputError("--distributed uses all devices of all processes: drop --devices")
         if resume is None:
             config = default_config(
                 data,
@@ -168,16 +204,52 @@ def train(
             where = folder or training.new_folder(config)
         else:
             config, where = None, resume
-            if others := [f"--{name.replace('_', '-')}" for name in _given(context) if name != "resume"]:
+            if others := [
+                f"--{name.replace('_', '-')}" for name in _given(context) if name not in _NO_SETTING
+            ]:
                 raise InputError(
                     f"--resume takes all settings from the run's folder: drop {', '.join(others)}"
                 )
-    with _messages(f"go on with: pjax train --resume {where}"), _training_bar() as show:
-        run = training.train(config, where, resume=resume is not None, progress=lambda p: show("", p))
+    again = f"pjax train --resume {where}"
+    if distributed and not guarded:
+        command = [sys.executable, "-m", "pjax", *sys.argv[1:], "--guarded"]
+        raise typer.Exit(
+            guard.watch(command, f"{again}, alone or --distributed over any number of processes")
+        )
+    joined = (
+        guard.joined(coordinator, processes, process, timeout, again)
+        if distributed
+        else contextlib.nullcontext()
+    )
+    with _messages(f"go on with: {again}"), joined:
+        places = placing.Devices(jax.device_count() if count == "all" else count)
+        with _training_bar() if places.first else contextlib.nullcontext(lambda *_: None) as show:
+            run = training.train(
+                config,
+                where,
+                resume=resume is not None,
+                devices=places,
+                progress=lambda p: show("", p),
+            )
+    if not places.first:
+        return
     with _messages():
         plot = plots.plot_run(where)
         _print_results([run])
         console.print(f"plot:   {escape(str(plot))}\nfolder: {escape(str(where))}", soft_wrap=True)
+
+
+_CLUSTER = ("coordinator", "processes", "process", "timeout")
+_NO_SETTING = ("resume", "devices", "distributed", "guarded", *_CLUSTER)
+
+
+def _count(devices: str | None) -> Any:
+    """A number of devices, ``"all"``, or None."""
+    if devices is None or devices == "all":
+        return devices
+    if not devices.isdecimal() or int(devices) < 1:
+        raise InputError(f"--devices must be a number from 1, or all; got {devices!r}")
+    return int(devices)
 
 
 def _given(context: typer.Context) -> list[str]:

@@ -1,7 +1,7 @@
 """The compiled parts of training, the same for every method: many batches in one call, and accuracies.
 
-The data lie on the device; a call gets the rows of its batches, which are computed beforehand from the seed
-and the number of the batch alone.
+The data lie on every device; a call gets the rows of its batches, which are computed beforehand from the seed
+and the number of the batch alone. On several devices each gets its part of the rows of every batch.
 """
 
 import functools
@@ -17,6 +17,7 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import data, methods, models
 from pjax.experiments.config import Config
+from pjax.experiments.devices import Devices
 
 State = Any
 PIECES = 10
@@ -33,8 +34,12 @@ class Loop:
     ``together`` in one program, which is faster where one run alone does not fill the device.
     """
 
-    def __init__(self, config: Config, *, together: bool | None = None) -> None:
+    def __init__(
+        self, config: Config, *, together: bool | None = None, devices: Devices | None = None
+    ) -> None:
         self.config = config
+        self.devices = devices or Devices()
+        self.devices.check_batch(config.batch_size)
         self.dataset = _load(config)
         self.method = methods.make(
             config.method,
@@ -64,14 +69,18 @@ class Loop:
         pieces = PIECES if config.check_every >= FEW else 1
         self.batches_per_call = divisor(self.batches_per_check, pieces) if self.scanned else 1
         self._programs: dict[bool, Any] = {}
-        self._train_data = jax.device_put((self.dataset.x_train, self.dataset.y_train))
+        self._train_data = self.devices.copied((self.dataset.x_train, self.dataset.y_train))
 
     # --- Training ---
 
     def start(self) -> State:
         """The state of all seeds before the first batch."""
         states = [jax.jit(self._start)(np.uint32(seed)) for seed in self.config.seeds]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+        return self.place(jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))
+
+    def place(self, state: State) -> State:
+        """A state on the devices: that of the first process."""
+        return self.devices.copied(self.devices.from_first(state))
 
     def shapes(self) -> State:
         """Shapes and types of the state."""
@@ -100,7 +109,7 @@ class Loop:
         losses: dict[int, list[Any]] = {i: [] for i in active}
         if self.together:
             for first, rows in self._calls(batch, list(range(len(self.config.seeds)))):
-                state, loss = self._compiled(True)(state, rows, first, *self._train_data)
+                state, loss = self._compiled(True)(state, self._divided(rows), first, *self._train_data)
                 loss = np.asarray(loss)
                 for i in active:
                     losses[i].append(loss[i])
@@ -112,7 +121,7 @@ class Loop:
             used = 0.0
             compiled = self._compiled(False)
             for first, rows in self._calls(batch, [i]):
-                rows = jax.device_put(rows[0])
+                rows = self._divided(rows[0])
                 begin = time.perf_counter()
                 one, loss = jax.block_until_ready(compiled(one, rows, first, *self._train_data))
                 used += time.perf_counter() - begin
@@ -128,7 +137,7 @@ class Loop:
         compiled = self._compiled(False)
         used = []
         for _, (first, rows) in zip(range(repeats + 1), self._calls(0, [0]), strict=False):
-            rows = jax.device_put(rows[0])
+            rows = self._divided(rows[0])
             jax.block_until_ready(rows)
             begin = time.perf_counter()
             one, _ = jax.block_until_ready(compiled(one, rows, first, *self._train_data))
@@ -164,13 +173,21 @@ class Loop:
     def _compile(self, together: bool) -> Any:
         function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
         seeds = (len(self.config.seeds),) if together else ()
+        whole = self.devices.everywhere
         state = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape if together else leaf.shape[1:], leaf.dtype),
+            lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape if together else leaf.shape[1:], leaf.dtype, sharding=whole
+            ),
             self.shapes(),
         )
-        rows = jax.ShapeDtypeStruct((*seeds, self.batches_per_call, self.config.batch_size), np.int32)
+        shape = (*seeds, self.batches_per_call, self.config.batch_size)
+        rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=self.devices.over(len(shape) - 1))
         first = jax.ShapeDtypeStruct((), np.int32)
-        return jax.jit(function, donate_argnums=0).lower(state, rows, first, *self._train_data).compile()
+        program = jax.jit(function, donate_argnums=0, out_shardings=whole)
+        return program.lower(state, rows, first, *self._train_data).compile()
+
+    def _divided(self, rows: np.ndarray) -> jax.Array:
+        return self.devices.divided(rows, rows.ndim - 1)
 
     def _call(
         self, state: State, rows: jax.Array, first: jax.Array, x: jax.Array, y: jax.Array
@@ -211,13 +228,14 @@ class Loop:
             split: ``"train"``, ``"val"`` or ``"test"``.
         """
         x, y = (getattr(self.dataset, f"{name}_{split}")[: self.config.evaluated] for name in "xy")
-        size = min(EVALUATED, len(x))
+        size = self.devices.padded(min(EVALUATED, len(x)))
         right: Any = 0
+        params = self.devices.copied(params)
         for i in range(0, len(x), size):
             # The last call has as many samples as the others, some of which do not count.
             rows = np.minimum(np.arange(i, i + size), len(x) - 1)
             counts = np.arange(i, i + size) < len(x)
-            right = right + self._count_right(params, x[rows], y[rows], counts)
+            right = right + self._count_right(params, *self.devices.divided((x[rows], y[rows], counts)))
         return 100 * np.asarray(right) / y.size
 
     @functools.cached_property
@@ -226,9 +244,10 @@ class Loop:
             found = jnp.argmax(self.method.scores(self.model, params, self._see(x)), axis=-1)
             return jnp.sum((found == y) & counts.reshape(-1, *(1,) * (y.ndim - 1)))
 
-        each = jax.jit(one)
+        whole = self.devices.everywhere
+        each = jax.jit(one, out_shardings=whole)
         if self.together:
-            return jax.jit(jax.vmap(one, in_axes=(0, None, None, None)))
+            return jax.jit(jax.vmap(one, in_axes=(0, None, None, None)), out_shardings=whole)
         return lambda params, *rest: np.stack(
             [
                 each(jax.tree.map(lambda leaf, i=i: leaf[i], params), *rest)

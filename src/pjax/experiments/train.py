@@ -3,12 +3,14 @@
 A run is a function of its configuration: stopped at any moment and resumed, it ends with the same bits.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import platform
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from pjax.errors import InputError
 from pjax.experiments import checkpoint
 from pjax.experiments import config as configuration
 from pjax.experiments.config import Config
+from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import (
     Run,
@@ -54,6 +57,7 @@ def train(
     *,
     resume: bool = False,
     together: bool | None = None,
+    devices: Devices | None = None,
     progress: Callable[[Progress], None] | None = None,
     keep_checkpoint: bool = True,
 ) -> Run:
@@ -65,11 +69,13 @@ def train(
             default a new folder in ``runs``.
         resume: go on with the run in the folder. A run that has ended is returned as it is.
         together: whether to train all seeds in one program; by default on accelerators.
+        devices: what to run on; by default one device, or all devices of several processes, of which only the
+            first needs the folder.
         progress: called often while training.
         keep_checkpoint: whether to keep the checkpoint when the run has ended.
 
     Returns:
-        The run as read from its folder.
+        The run as read from its folder; on other processes than the first, what they know of it.
 
     >>> import tempfile
     >>> config = Config(data="digits", method="adam", max_steps=60, check_every=30)
@@ -77,15 +83,21 @@ def train(
     >>> [check.step for check in run.checks], len(run.results)
     ([30, 60], 1)
     """
-    folder, config, resume = _prepare(config, folder, resume)
-    if resume and (done := read_run(folder)).finished:
-        return done
-    trainer = _Trainer(config, folder, together, progress or (lambda _: None))
-    trainer.restore() if resume and (folder / CHECKPOINT).exists() else trainer.begin()
-    trainer.run()
-    if not keep_checkpoint:
-        (folder / CHECKPOINT).unlink(missing_ok=True)
-    return read_run(folder)
+    devices = devices or Devices()
+    plan = devices.decide(lambda: _prepare(config, folder, resume))
+    decided = Config.from_json(plan["config"])
+    if config is not None and (different := config.differences(decided)):
+        raise InputError(
+            f"process 0 has other settings ({', '.join(different)}): give all processes the same"
+        )
+    with _own_folder(plan["folder"], decided, devices) as where:
+        if not plan["finished"]:
+            trainer = _Trainer(decided, where, together, devices, progress or (lambda _: None))
+            trainer.restore() if plan["checkpoint"] else trainer.begin()
+            trainer.run()
+            if not keep_checkpoint:
+                checkpoint.remove(where / CHECKPOINT)
+        return read_run(where)
 
 
 def new_folder(config: Config, parent: str | Path = "runs") -> Path:
@@ -137,26 +149,47 @@ def load_params(folder: str | Path, seed: int | None = None) -> dict[str, np.nda
     return {name: values[place] for name, values in tree["best"].items()}
 
 
-def _prepare(config: Config | None, folder: str | Path | None, resume: bool) -> tuple[Path, Config, bool]:
-    """The folder and configuration of a run, and whether there is something to resume."""
+def _prepare(config: Config | None, folder: str | Path | None, resume: bool) -> dict[str, Any]:
+    """What a run is, where, whether it has ended, and whether there is a checkpoint to go on from."""
     if resume and folder is None:
         raise InputError("say which run to resume: its folder is missing")
     if folder is None:
         config = config or Config()
-        return new_folder(config), config, False
+        return _plan(config, new_folder(config))
     folder = Path(folder)
     file = folder / "config.json"
     if not file.exists():
         if config is None:
             raise InputError(f"{folder}: there is no run to resume, no config.json is in it")
-        return folder, config, False
+        return _plan(config, folder)
     if not resume:
         raise InputError(f"{folder}: there is a run already; resume it, or choose another folder")
     saved = configuration.read(file)
     if config is not None and (different := config.differences(saved)):
         lines = ", ".join(f"{name} is {b!r} there and {a!r} here" for name, (a, b) in different.items())
         raise InputError(f"{folder}: the run there is another one: {lines}")
-    return folder, saved, True
+    there = checkpoint.exists(folder / CHECKPOINT)
+    return _plan(saved, folder, finished=read_run(folder).finished, checkpoint=there)
+
+
+def _plan(config: Config, folder: Path, finished: bool = False, checkpoint: bool = False) -> dict[str, Any]:
+    return {
+        "config": config.as_json(),
+        "folder": str(folder),
+        "finished": finished,
+        "checkpoint": checkpoint,
+    }
+
+
+@contextlib.contextmanager
+def _own_folder(folder: str, config: Config, devices: Devices) -> Iterator[Path]:
+    """The run's folder, or one that does not stay on other processes than the first."""
+    if devices.first:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory() as own:
+        _write_json(Path(own) / "config.json", config.as_json())
+        yield Path(own)
 
 
 def _expected(loop: Loop) -> dict[str, Any]:
@@ -169,11 +202,16 @@ class _Trainer:
     """A run under way."""
 
     def __init__(
-        self, config: Config, folder: Path, together: bool | None, progress: Callable[[Progress], None]
+        self,
+        config: Config,
+        folder: Path,
+        together: bool | None,
+        devices: Devices,
+        progress: Callable[[Progress], None],
     ) -> None:
-        self.config, self.folder, self.progress = config, folder, progress
+        self.config, self.folder, self.devices, self.progress = config, folder, devices, progress
         self.tell(message="loading data")
-        self.loop = Loop(config, together=together)
+        self.loop = Loop(config, together=together, devices=devices)
         self.checks: list[dict[str, Any]] = []
         self.ms_per_step = math.nan
 
@@ -190,16 +228,26 @@ class _Trainer:
         self._write_checks()
 
     def restore(self) -> None:
-        tree, note = checkpoint.load(self.folder / CHECKPOINT, _expected(self.loop))
-        saved = Config.from_json(note["config"], str(self.folder / CHECKPOINT))
-        if different := saved.differences(self.config):
-            raise InputError(f"{self.folder / CHECKPOINT}: written with another {', '.join(different)}")
-        self.state = jax.device_put(tree["state"])
-        self.best = tree["best"]
+        expected = _expected(self.loop)
+        tree = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), expected)
+
+        def load() -> dict[str, Any]:
+            nonlocal tree
+            tree, note = checkpoint.load(self.folder / CHECKPOINT, expected)
+            saved = Config.from_json(note["config"], str(self.folder / CHECKPOINT))
+            if different := saved.differences(self.config):
+                raise InputError(f"{self.folder / CHECKPOINT}: written with another {', '.join(different)}")
+            return note
+
+        note = self.devices.decide(load)
+        self.state = self.loop.place(tree["state"])
+        self.best = self.devices.from_first(tree["best"])
         self.batch, self.checks, self.ms_per_step = note["batch"], note["checks"], note["ms_per_step"]
         self._write_checks()
 
     def save(self) -> None:
+        if not self.devices.first:
+            return
         note = {
             "config": self.config.as_json(),
             "batch": self.batch,
@@ -211,7 +259,7 @@ class _Trainer:
 
     def _write_config(self) -> None:
         about = {
-            "device": device(),
+            "device": device(self.devices.count),
             "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
             | {"python": platform.python_version()},
         }
@@ -310,10 +358,11 @@ _DIGITS = 6
 _SPLITS = {"validation": "val", "test": "test"}
 
 
-def device() -> str:
-    """The device that is used, in words."""
+def device(count: int = 1) -> str:
+    """The devices that are used, in words."""
     kind = jax.devices()[0].device_kind
-    return f"CPU, {os.cpu_count()} cores" if jax.default_backend() == "cpu" else kind
+    one = f"CPU, {os.cpu_count()} cores" if jax.default_backend() == "cpu" else kind
+    return one if count == 1 else f"{count} × {one}"
 
 
 def _per_seed(values: dict[int, float], seeds: tuple[int, ...]) -> list[float | None]:

@@ -1,0 +1,119 @@
+"""A process that trains together with others, watched by one that does not.
+
+When one of several processes dies, the others cannot go on: they wait for it in the middle of a sum. JAX
+hears that it is gone and ends them on the spot, from C++, so that Python cannot say anything any more. So the
+command starts itself once more as a child that trains, and waits; when that has ended it says what happened.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import NoReturn
+
+import jax
+
+from pjax.errors import PjaxError
+from pjax.experiments.devices import END_SECONDS, START_SECONDS, connect
+
+_FATAL = "JAX distributed service detected fatal errors"
+LOST = 3
+"""The exit code after another process has died."""
+
+
+def watch(command: list[str], resume: str) -> int:
+    """Run a command that is one of several processes; its exit code, or `LOST`.
+
+    Args:
+        command: must use `joined`.
+        resume: the command with which to go on.
+    """
+    signal.signal(signal.SIGINT, lambda *_: None)  # the child gets it too, and has something to say
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    assert child.stderr is not None
+    said: list[str] = []
+    for line in child.stderr:
+        if said or _FATAL in line:
+            said.append(line)
+        else:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+    try:
+        code = child.wait(timeout=2 * END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        code = child.wait()
+    if said:
+        sys.stderr.write(explain("".join(said), resume) + "\n")
+        return LOST
+    if code < 0:
+        sys.stderr.write(f"error: this process, or one that it waited for, has ended by signal {-code}. ")
+        sys.stderr.write(f"Go on from the last checkpoint with: {resume}\n")
+        return 128 - code
+    return code
+
+
+def explain(said: str, resume: str) -> str:
+    """What to tell the user when JAX has ended a process, given its last words.
+
+    >>> print(explain("… tasks are unhealthy (stopped sending heartbeats):\\n1\\nThe …", "pjax train …"))
+    error: process 1 has died, and this one ends too. Go on from the last checkpoint with: pjax train …
+    """
+    if "RegisterTask" in said:
+        return (
+            f"error: the processes have not met within {START_SECONDS} seconds. Start all of them, with the "
+            "same --coordinator and --processes and with every --process from 0; the port must be open. "
+            f"If a run was under way, go on with: {resume}"
+        )
+    silent = re.search(r"stopped sending heartbeats\):\s*((?:\d+[\s,]+)+)", said)
+    names = re.findall(r"\d+", silent[1]) if silent else ["0"] if "leader task" in said else []
+    if not names:
+        return f"{said}error: another process has died. Go on from the last checkpoint with: {resume}"
+    who = f"process {names[0]} has" if len(names) == 1 else f"processes {', '.join(names)} have"
+    return f"error: {who} died, and this one ends too. Go on from the last checkpoint with: {resume}"
+
+
+@contextlib.contextmanager
+def joined(
+    coordinator: str | None, processes: int | None, process: int | None, timeout: int, resume: str
+) -> Iterator[None]:
+    """A block in which this process, which is watched, is one of several; see `connect`.
+
+    After an error it ends without waiting for the others, which need not have it.
+    """
+    threading.Thread(target=_end_with_watcher, daemon=True).start()
+    connect(coordinator, processes, process, timeout)
+    try:
+        yield
+    except PjaxError as error:
+        time.sleep(2)  # others may have the same error, and should say so before this one is gone
+        _end(2, f"error: {error}\n")
+    except KeyboardInterrupt:
+        _end(130, f"\ninterrupted; go on with: {resume}\n")
+    except jax.errors.JaxRuntimeError:
+        time.sleep(1.5 * timeout)  # if another process has died JAX finds out which, and ends this one
+        _end(1, traceback.format_exc())
+    except BaseException:
+        _end(1, traceback.format_exc())
+    jax.distributed.shutdown()
+
+
+def _end_with_watcher() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(LOST)
+
+
+def _end(code: int, message: str) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.write(message)
+    sys.stderr.flush()
+    os._exit(code)

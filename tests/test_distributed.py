@@ -1,0 +1,179 @@
+"""Runs on several devices and in several processes: the same results, a process that is killed, resuming."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pages
+import pytest
+from typer.testing import CliRunner
+
+from pjax.errors import InputError
+from pjax.experiments.cli import app
+from pjax.experiments.config import Config
+from pjax.experiments.devices import Devices
+from pjax.experiments.guard import LOST, explain
+from pjax.experiments.train import train
+
+CONFIG = Config(
+    method="ap", widths=(8,), batch_size=64, steps_per_batch=5, max_steps=60, check_every=10, patience=0
+)
+SETTINGS = "--method ap --widths 1x8 --batch-size 64 --steps-per-batch 5 --max-steps 60 --check-every 10"
+START = [*SETTINGS.split(), "--patience", "0", "--folder"]
+
+
+def start(devices: int, *arguments: str | Path) -> subprocess.Popen:
+    """`pjax train` in a process with so many devices."""
+    return python(devices, "-m", "pjax", "train", *map(str, arguments))
+
+
+def python(devices: int, *arguments: str) -> subprocess.Popen:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env={**os.environ, "XLA_FLAGS": flags},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def start_two(*arguments: str | Path) -> list[subprocess.Popen]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    cluster = f"--distributed --coordinator 127.0.0.1:{port} --processes 2 --timeout 6 --process".split()
+    return [start(2, *arguments, *cluster, str(i)) for i in range(2)]
+
+
+def finish(process: subprocess.Popen, seconds: float = 100) -> str:
+    """All that it says, after it has ended."""
+    try:
+        return process.communicate(timeout=seconds)[0]
+    finally:
+        process.kill()
+
+
+def assert_close(a: Path, b: Path) -> None:
+    """Two runs are the same up to the order in which sums are made."""
+    with np.load(a / "checkpoint.npz") as one, np.load(b / "checkpoint.npz") as other:
+        assert one.files == other.files
+        for name in one.files:
+            if name != "note":
+                np.testing.assert_allclose(one[name], other[name], atol=2e-6, err_msg=name)
+    for name in ("metrics.jsonl", "results.jsonl"):
+        lines, others = ([json.loads(line) for line in (f / name).read_text().splitlines()] for f in (a, b))
+        assert len(lines) == len(others) > 0
+        for line, same in zip(lines, others, strict=True):
+            for key in line.keys() - {"seconds", "ms_per_step"}:
+                assert line[key] == pytest.approx(same[key], abs=1e-5), (name, key)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run on one device."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    train(CONFIG, folder)
+    return folder
+
+
+def test_four_devices_do_what_one_does(alone: Path, tmp_path: Path) -> None:
+    process = start(4, *START, tmp_path / "run", "--devices", "all")
+    said = finish(process)
+    assert process.returncode == 0, said
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["device"].startswith("4 × ")
+    assert_close(tmp_path / "run", alone)
+
+
+def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first, second = start_two(*START, folder)
+    try:
+        metrics, deadline = folder / "metrics.jsonl", time.monotonic() + 100
+        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 1):
+            assert first.poll() is None, finish(first)
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        second.kill()
+        killed = time.monotonic()
+        said = finish(first, 60)
+    finally:
+        first.kill()
+        finish(second)
+    assert time.monotonic() - killed < 60
+    assert first.returncode == LOST, said
+    assert "error: process 1 has died" in said
+    assert f"pjax train --resume {folder}" in said
+    assert not (folder / "results.jsonl").exists(), "it ended before one could be killed"
+    assert (folder / "checkpoint.npz").exists()
+
+    shutil.copytree(folder, tmp_path / "one")
+    train(None, tmp_path / "one", resume=True)
+    assert_close(tmp_path / "one", alone)
+
+    both = start_two("--resume", folder)
+    said, other = map(finish, both)
+    assert [process.returncode for process in both] == [0, 0], said + other
+    assert "step 60" in said
+    assert "step 60" not in other
+    assert_close(folder, alone)
+
+
+def test_state_that_is_divided_goes_through_orbax() -> None:
+    (example,) = pages.blocks(pages.ROOT / "docs" / "distributed.md")
+    check = """
+weight = run[0]["layers.0.weight"]
+assert len(weight.sharding.device_set) == 4 and not weight.is_fully_replicated
+right = update(*run)
+for a, b in zip(jax.tree.leaves((*restored, loss)), jax.tree.leaves(right), strict=True):
+    assert len(a.sharding.device_set) == 1
+    assert jnp.allclose(jax.device_get(a), jax.device_get(b), atol=1e-6)
+"""
+    process = python(4, "-c", example + check)
+    said = finish(process)
+    assert process.returncode == 0, said
+
+
+def test_last_words_of_jax_are_explained() -> None:
+    assert "process 0 has died" in explain("Either the leader task was preempted/died", "")
+    silent = "tasks are unhealthy (stopped sending heartbeats):\n1\n2\nThe tasks have crashed."
+    assert "processes 1, 2 have died" in explain(silent, "")
+    assert "have not met within 45 seconds" in explain("RPC: …/RegisterTask", "")
+    assert explain("something else\n", "pjax …").startswith("something else\nerror: another process has died")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--devices none", "--devices must be a number from 1, or all"),
+        ("--devices 99", "devices must be from 1 to"),
+        ("--process 1", "--process: for several processes, give --distributed too"),
+        ("--distributed", "--distributed needs --folder or --resume"),
+        ("--distributed --processes 2", "coordinator is missing"),
+        ("--distributed --coordinator here --processes 2 --process 0", "must be HOST:PORT"),
+        ("--distributed --coordinator a:1 --processes 2 --process 2", "process must be from 0 to 1"),
+        ("--distributed --folder x --devices 2", "drop --devices"),
+    ],
+)
+def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["train", *arguments.split()])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_that_cannot_be_divided() -> None:
+    devices = Devices()
+    devices.count = 3
+    devices.check_batch(63)
+    with pytest.raises(
+        InputError, match="batch_size must be a multiple of 3, the number of devices, got 64: take 63"
+    ):
+        devices.check_batch(64)
