@@ -126,6 +126,8 @@ def connect(
     Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does.
     """
     check(coordinator, processes, process)
+    # Programs that run at the same time could exchange their messages in another order elsewhere.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:
         jax.distributed.initialize(
             coordinator,
