@@ -24,7 +24,7 @@ import optax
 
 import pjax
 from pjax import _trace as tracing
-from pjax.contraction import Contraction
+from pjax import fan_out
 from pjax.experiments import models
 from pjax.experiments.methods import mean_cross_entropy
 
@@ -170,11 +170,7 @@ def projections(apply: Callable[..., jax.Array], solver: pjax.optim.Solver) -> U
 def edge_gib(apply: Callable[..., jax.Array], params: Any, x: jax.Array, y: jax.Array) -> float:
     """About what stored edges need: the state, the next state, and one array between."""
     graph = tracing.build(tracing.read(lambda p: pjax.cross_entropy(apply(p, x), y), params))
-    edges = sum(
-        node.rule.edges if isinstance(node.rule, Contraction) else math.prod(wire.shape)
-        for node in graph.nodes
-        for wire in node.wires
-    )
+    edges = sum(fan_out.entering(node, i) for node in graph.nodes for i in range(len(node.wires)))
     return 3 * 4 * edges / 2**30
 
 

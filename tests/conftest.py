@@ -42,6 +42,14 @@ def x64() -> Iterator[None]:
 
 
 @pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """For tests that compile much and compute little."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten after it."""
     monkeypatch.setattr(_trace, "_EQUATIONS", dict(_trace._EQUATIONS))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax import _trace
+from pjax import _trace, optim
 from pjax.contraction import Contraction, Convolution, DotGeneral
 from pjax.layout import Evaluator
 from pjax.partition import Partition
@@ -23,6 +23,15 @@ from pjax.primitives import Dot, Target
 from pjax.sets import Constrain
 
 CONSTANT = -1
+SOLVERS = {
+    "AP": optim.AlternatingProjections,
+    "CP": optim.CyclicProjections,
+    "DR": optim.DouglasRachford,
+    "DM": functools.partial(optim.DifferenceMap, beta=0.7),
+    "AR": optim.AlternatingReflections,
+    "CDR": optim.CyclicDouglasRachford,
+}
+"""The methods that it knows."""
 
 
 @functools.partial(jax.jit, static_argnums=0)

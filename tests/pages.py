@@ -9,6 +9,11 @@ ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 
+def sources(page: Path) -> list[str]:
+    """The examples of a page."""
+    return _BLOCK.findall(page.read_text())
+
+
 def blocks(page: Path) -> list[str]:
     """The examples of a page, below as many empty lines as stand above them: errors name the right line."""
     text = page.read_text()

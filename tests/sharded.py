@@ -1,8 +1,6 @@
 """Updates on one device and on four: run by test_sharding.py in a process with four CPU devices."""
 
-import collections
 import json
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +9,7 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import pjax
+from benchmarks.scaling import collectives, loops
 from pjax import optim
 from pjax.experiments import models
 
@@ -42,23 +41,6 @@ LAYERS = {
     "deeper": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 17, 4), X, LABELS),
     "both": (GRID, PartitionSpec("data"), PartitionSpec("layers"), models.MLP(12, (8,) * 9, 4), X, LABELS),
 }
-
-
-def bodies(text: str) -> str:
-    """The bodies of the loops of a program, without what is done once."""
-    names = set(re.findall(r"while\(.*?body=%?([\w.\-]+)", text))
-    parts = re.split(r"\n(?=%|ENTRY)", text)
-    return "\n".join(part for part in parts if part.lstrip("%").split(" ", 1)[0] in names)
-
-
-def collectives(text: str) -> dict[str, int]:
-    """How many values cross devices, by kind of exchange."""
-    found: collections.Counter[str] = collections.Counter()
-    kinds = "all-reduce|all-gather|collective-permute|all-to-all|reduce-scatter"
-    for shapes, kind in re.findall(rf"= (\([^)]*\)|\S+) ({kinds})(?:-start)?\(", text):
-        for shape in re.findall(r"\w+\[([\d,]*)\]", shapes):
-            found[kind] += int(np.prod([int(n) for n in shape.split(",") if n]))
-    return dict(found)
 
 
 def furthest(one, other) -> float:
@@ -108,7 +90,7 @@ def main() -> None:
         layers[name] = {
             "off": furthest(alone, compiled(*given)),
             "moved": furthest(alone[0], params),
-            "sent": collectives(bodies(compiled.as_text())),
+            "sent": collectives(loops(compiled.as_text())),
         }
     explicit = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
     x = jax.device_put(X, NamedSharding(explicit, PartitionSpec("data")))

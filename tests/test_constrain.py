@@ -7,30 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from oracle import SOLVERS
 
 import pjax
 from pjax import nn, optim, sets
 from pjax.errors import GraphError, InputError
 
-SOLVERS = {
-    "AP": optim.AlternatingProjections,
-    "CP": optim.CyclicProjections,
-    "DR": optim.DouglasRachford,
-    "DM": functools.partial(optim.DifferenceMap, beta=0.7),
-    "AR": optim.AlternatingReflections,
-    "CDR": optim.CyclicDouglasRachford,
-}
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 4))
 Y = RNG.normal(size=(3, 3))
-
-
-@pytest.fixture(autouse=True)
-def quick_compilation():
-    """These tests compile much and compute little."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 # --- On arrays ---

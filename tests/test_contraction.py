@@ -72,6 +72,8 @@ CASES = {
     "no output": ((2, 2, 2, 3), (3, 3, 3, 4), ROWS, {}),
 }
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def made(name, dtype):
     x, kernel, axes, given = CASES[name]
@@ -101,14 +103,6 @@ def plain(rule, x, y):
 
 def normal(seed, shape, dtype):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
-
-
-@pytest.fixture(autouse=True)
-def quick_compilation():
-    """These tests compile much and compute little."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(params=["float32", "float64"])

@@ -1,15 +1,16 @@
 """The page on debugging: its examples run, one after the other."""
 
 import re
-from pathlib import Path
 
-PAGE = (Path(__file__).parents[1] / "docs" / "debugging.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+import pages
+
+PATH = pages.ROOT / "docs" / "debugging.md"
+PAGE = PATH.read_text()
 
 
 def test_the_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(BLOCKS), "train.py", "exec"), {"__name__": "page"})
+    exec(compile("\n".join(pages.sources(PATH)), "train.py", "exec"), {"__name__": "page"})
     assert (tmp_path / "violations.png").is_file()
     printed = capsys.readouterr().out
     shown = re.findall(r"^```text\n(not finite.*?|update: .*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)

@@ -1,6 +1,5 @@
 """The engine against an independent one, edge by edge, and against itself in its other forms."""
 
-import functools
 import os
 
 import jax
@@ -9,20 +8,15 @@ import numpy as np
 import oracle
 import pytest
 from graphs import GRAPHS, make
+from oracle import SOLVERS
 
 import pjax
-from pjax import _trace, optim
+from pjax import _trace
 from pjax.contraction import Contraction
 from pjax.optim import _solver
 
-SOLVERS = {
-    "AP": optim.AlternatingProjections,
-    "CP": optim.CyclicProjections,
-    "DR": optim.DouglasRachford,
-    "DM": functools.partial(optim.DifferenceMap, beta=0.7),
-    "AR": optim.AlternatingReflections,
-    "CDR": optim.CyclicDouglasRachford,
-}
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # Long runs where that costs nothing; with a full history the program grows with the steps.
 STEPS = {"AP": 50, "CP": 50, "DR": 6, "DM": 5, "AR": 20, "CDR": 20}
 
@@ -33,14 +27,6 @@ TIES = {("zero_weights", "AR")} | {
     for graph in ("extrema", "clamp_by_parameter", "strided_conv_pool")
     for name in ("AR", "CDR")
 }
-
-
-@pytest.fixture(autouse=True)
-def quick_compilation():
-    """These tests compile much and compute little."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True)

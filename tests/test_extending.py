@@ -31,6 +31,11 @@ def rule():
     return names["HardThreshold"]
 
 
+def test_shapes_that_are_none_are_refused():
+    with pytest.raises(pjax.InputError, match=r"shapes must list cases.*got 3"):
+        pjax.register_primitive(pjax.primitives.Identity(), 3)
+
+
 def test_the_code_of_the_page_runs():
     """It also checks the primitive, so that what is refused below is refused for what was broken."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -10,6 +10,7 @@ import sys
 import types
 from pathlib import Path
 
+import pages
 import pytest
 
 import pjax
@@ -92,7 +93,7 @@ def test_run_time_dependencies_are_few():
 
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+BLOCKS = pages.sources(ROOT / "README.md")
 
 
 def test_the_readme_has_examples():

@@ -10,19 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import pjax
 from pjax import optim
 from pjax.errors import InputError
+
+ONE = jax.make_mesh((1,), ("layers",), axis_types=(AxisType.Auto,))
 
 
 @pytest.fixture(scope="module")
 def report():
     """What `sharded.py` says in a process with four CPU devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    script = Path(__file__).with_name("sharded.py")
     done = subprocess.run(
-        [sys.executable, script],
+        [sys.executable, "-m", "tests.sharded"],
+        cwd=Path(__file__).parents[1],
         env={**os.environ, "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
@@ -39,10 +42,10 @@ def test_several_devices_do_what_one_does(report):
 
 
 def test_nothing_but_messages_to_parameters_crosses(report):
-    # For every parameter one sum of messages, three numbers for each of its columns, and the loss.
+    # For every parameter one sum of messages, three numbers for each of its columns, and the loss; in bytes.
     for name, found in report["cases"].items():
         assert set(found["sent"]) == {"all-reduce"}, name
-        assert found["sent"]["all-reduce"] <= 2 * found["parameters"] + 64, name
+        assert found["sent"]["all-reduce"] <= 4 * (2 * found["parameters"] + 64), name
 
 
 def test_layers_and_time_steps_live_on_different_devices(report):
@@ -54,7 +57,7 @@ def test_layers_and_time_steps_live_on_different_devices(report):
 def test_what_neighbours_exchange_does_not_grow_with_depth(report):
     # A border is 16 samples of 8 units; several wires cross it.
     sent = [report["layers"][name]["sent"] for name in ("layers", "deeper")]
-    assert sent[0]["collective-permute"] == sent[1]["collective-permute"] <= 20 * (16 * 8)
+    assert sent[0]["collective-permute"] == sent[1]["collective-permute"] <= 4 * 20 * (16 * 8)  # bytes
 
 
 def test_explicit_axes_are_refused_with_advice(report):
@@ -104,11 +107,19 @@ def test_groups_that_exchange_with_an_outer_optimiser_hand_it_the_whole_move():
         ({"groups": 0}, "groups must be a whole number"),
         ({"sync_every": 3, "steps_per_update": 4}, "sync_every must divide"),
         ({"groups": 2, "accumulate": 2}, "not both"),
+        ({"stack": "layers"}, "stack must be True, False or"),
+        ({"stack": NamedSharding(ONE, PartitionSpec(None))}, "along one axis"),
+        ({"stack": NamedSharding(ONE, PartitionSpec(None, "layers"))}, "along one axis"),
     ],
 )
 def test_bad_options(options, words):
     with pytest.raises(InputError, match=words):
         optim.AlternatingProjections(**options)
+
+
+def test_extrapolated_projections_exchange_in_every_step():
+    with pytest.raises(InputError, match="sync_every must be 1"):
+        optim.ExtrapolatedProjections(steps_per_update=4, groups=2, sync_every=2)
 
 
 def test_groups_need_the_batch_as_an_argument_and_jax_numpy():

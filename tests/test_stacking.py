@@ -17,13 +17,7 @@ from pjax.primitives import SumRelu
 from pjax.stacking import StackedGraph, stacked
 
 KEY = jax.random.key(0)
-
-
-@pytest.fixture(autouse=True)
-def quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def mlp(depth):

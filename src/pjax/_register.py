@@ -57,7 +57,13 @@ def register_primitive(
     >>> check_registered("half", samples=16).points
     16
     """
-    cases = tuple(tuple(tuple(shape) for shape in case) for case in shapes)
+    try:
+        cases = tuple(tuple(tuple(shape) for shape in case) for case in shapes)
+    except TypeError:
+        raise InputError(
+            "shapes must list cases, each with the shape of every input, such as [[()]] or [[(3,), (3,)]];"
+            f" got {shapes!r:.120}"
+        ) from None
     example = Example(rule, cases, tuple(constant), labels, scale)
     check_form(example)
     if equation is not None:

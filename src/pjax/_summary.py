@@ -20,7 +20,7 @@ from pjax.layout import Evaluator
 from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
 from pjax.optim._solver import Program, compiled
 from pjax.problem import Problem
-from pjax.stacking import StackedGraph
+from pjax.stacking import unstacked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,20 +193,16 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
     copies = _copies(program, traced)
     operations = _operations(program, leaves, constants)
     size = jnp.dtype(graph.dtype).itemsize
+    original, units = unstacked(graph)
     nodes = []
-    for node in graph.nodes:
-        members = [node.index]
-        first, original = node, graph
-        if isinstance(graph, StackedGraph):
-            members, original = list(graph.members[node.index]), graph.original
-            first = original.nodes[members[0]]
+    for node, members in zip(graph.nodes, units, strict=True):
         edges = sum(fan_out.entering(node, i) for i in range(len(node.wires)))
         nodes.append(
             NodeSummary(
                 names.folded_name([original.nodes[m].name for m in members]),
                 node.op,
                 len(members),
-                first.shape,
+                original.nodes[members[0]].shape,
                 place[node.index] + 1,
                 edges,
                 copies.get(node.index, (0, 0)),

@@ -1,6 +1,6 @@
 """Expressions that are the same, and those that are alike: the same but for what stands at their leaves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,6 +8,15 @@ import numpy as np
 
 from pjax import layout
 from pjax.layout import Expr
+
+
+def places(members: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
+    """For each node, its stack and its place there, given the nodes of each stack.
+
+    >>> places([[3], [0, 2]])
+    {3: (0, 0), 0: (1, 0), 2: (1, 1)}
+    """
+    return {node: (u, p) for u, unit in enumerate(members) for p, node in enumerate(unit)}
 
 
 class Signatures:
@@ -46,9 +55,7 @@ class Skeletons:
 
     def __init__(self, members: Sequence[Sequence[int]]) -> None:
         """``members`` are the nodes of each stack; a stack may have one."""
-        self.places: Mapping[int, tuple[int, int]] = {
-            node: (u, p) for u, unit in enumerate(members) for p, node in enumerate(unit)
-        }
+        self.places = places(members)
         self._single = [len(unit) == 1 for unit in members]
         self._found: dict[int, tuple[Any, tuple[Expr, ...]]] = {}
         self._keep: list[Expr] = []

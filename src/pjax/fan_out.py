@@ -19,6 +19,11 @@ def entering(node: Node, i: int) -> int:
     return node.rule.edges if isinstance(node.rule, Contraction) else math.prod(node.inputs[i].shape)
 
 
+def each(node: Node, i: int) -> int | np.ndarray:
+    """How many edges enter each slot of an input; an array need not have all axes in full."""
+    return node.rule.count(i) if isinstance(node.rule, Contraction) else 1
+
+
 def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, Any]:
     """For each source of an input, the number of edges from each of its numbers to there.
 
@@ -34,8 +39,8 @@ def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, 
         return {}
     wire = node.inputs[i]
     avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
-    each = node.rule.count(i) if isinstance(node.rule, Contraction) else 1
-    return dict(zip(wire.sources, Wiring(wire, avals, known).counts(each), strict=True))
+    counts = Wiring(wire, avals, known).counts(each(node, i))
+    return dict(zip(wire.sources, counts, strict=True))
 
 
 def of_constant(node: Node, i: int) -> Any:
@@ -43,14 +48,14 @@ def of_constant(node: Node, i: int) -> Any:
 
     One number where it is the same for all; an array need not have all axes in full.
     """
-    each = node.rule.count(i) if isinstance(node.rule, Contraction) else 1
+    slots = each(node, i)
     expr = whole = node.inputs[i].expr
     while expr.call is not None and expr.call.name in UNIFORM and len(expr.call.args) == 1:
         expr = expr.call.args[0]
     if expr.constant is None or not expr.size or whole.size % expr.size:
         return None
     times = whole.size // expr.size
-    return each * times if isinstance(each, int) else each if times == 1 else None
+    return slots * times if isinstance(slots, int) else slots if times == 1 else None
 
 
 def least_and_most(count: Any, *, read: bool = False) -> tuple[int, int]:

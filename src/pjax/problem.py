@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax import fan_out
 from pjax._devices import on_one_cpu
 from pjax.contraction import Contraction
 from pjax.graph import Node
@@ -100,9 +101,7 @@ class Problem:
                 if not wire.constant:
                     self.wirings[n.index, i] = self._wiring(wire)
         self.edge_counts = {
-            (n.index, i): n.rule.count(i) if isinstance(n.rule, Contraction) else 1
-            for n in graph.nodes
-            for i in range(len(n.wires))
+            (n.index, i): fan_out.each(n, i) for n in graph.nodes for i in range(len(n.wires))
         }
         self.counts = self._count()
         # Squared lengths of the inputs of contractions that do not change: of constants, and of where the
@@ -195,11 +194,7 @@ class Problem:
     @property
     def edges(self) -> int:
         """The number of edges of the graph."""
-        return sum(
-            node.rule.edges if isinstance(node.rule, Contraction) else math.prod(wire.shape)
-            for node in self.graph.nodes
-            for wire in node.wires
-        )
+        return sum(fan_out.entering(n, i) for n in self.graph.nodes for i in range(len(n.wires)))
 
     def _count(self) -> dict[int, int | np.ndarray | jax.Array]:
         """How many edges leave each scalar of each node; an array need not have all axes in full."""

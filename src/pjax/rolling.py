@@ -31,12 +31,12 @@ def evaluate(
     """An evaluator of expressions of the stacked graph, and the values by node."""
     values: dict[int, Any] = {}
     evaluator = Evaluator(constants, values)
-    members = _Members(graph, values)
+    skeletons = Skeletons(graph.members)
+    members = _Members(graph, values, skeletons.places)
     given = dict(zip(graph.original.leaves, leaves, strict=True))
     for v, unit in enumerate(graph.members):
         if unit[0] in given:
             values[v] = _together([given[node] for node in unit], graph.axes[v])
-    skeletons = Skeletons(graph.members)
     for units in _order(graph):
         node = graph.nodes[units[0]]
         if len(units) == 1 and not any(node.index in wire.sources for wire in node.inputs):
@@ -99,15 +99,21 @@ def _circle(left: Iterable[int], reads: Mapping[int, set[int]]) -> tuple[int, ..
 class _Members(Mapping[int, Any]):
     """Values of the nodes of the original graph: of single ones, and as members of stacks."""
 
-    def __init__(self, graph: "StackedGraph", values: Mapping[int, Any], own: Mapping[int, Any] = {}) -> None:
+    def __init__(
+        self,
+        graph: "StackedGraph",
+        values: Mapping[int, Any],
+        places: Mapping[int, tuple[int, int]],
+        own: Mapping[int, Any] = {},
+    ) -> None:
         self._graph = graph
         self._values = values
+        self._places = places
         self._own = own
-        self._places = {node: (v, p) for v, unit in enumerate(graph.members) for p, node in enumerate(unit)}
 
     def with_own(self, own: Mapping[int, Any]) -> "_Members":
         """The same, with further nodes that have a value."""
-        return _Members(self._graph, self._values, own)
+        return _Members(self._graph, self._values, self._places, own)
 
     def slice(self, start: int, length: int) -> jax.Array:
         """The values of some neighbours in a stack, along the first axis."""

@@ -25,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pjax import layout, rolling
 from pjax._devices import several
-from pjax.alike import Signatures, Skeletons
+from pjax.alike import Signatures, Skeletons, places
 from pjax.contraction import DotGeneral
 from pjax.graph import Graph, Node
 from pjax.layout import Call, Evaluator, Expr, Wire, node_output
@@ -56,13 +56,20 @@ class StackedGraph(Graph):
         return lax.with_sharding_constraint(x, NamedSharding(self.sharding.mesh, PartitionSpec(*spec)))
 
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
-        places = {node: (v, p) for v, unit in enumerate(self.members) for p, node in enumerate(unit)}
+        at = places(self.members)
         found: list[jax.Array | None] = []
         for leaf in self.original.leaves:
-            v, p = (None, 0) if leaf is None else places[leaf]
+            v, p = (None, 0) if leaf is None else at[leaf]
             move = None if v is None else moves[v]
             found.append(move[p] if move is not None and v is not None and len(self.members[v]) > 1 else move)
         return found
+
+
+def unstacked(graph: Graph) -> tuple[Graph, Sequence[tuple[int, ...]]]:
+    """The graph of single nodes, and for each node of the given one those that it stands for."""
+    if isinstance(graph, StackedGraph):
+        return graph.original, graph.members
+    return graph, [(v,) for v in range(len(graph.nodes))]
 
 
 def stacked(partition: Partition, sharding: NamedSharding | None = None) -> Partition:
@@ -146,8 +153,8 @@ class _Stacker:
         self._graph = graph
         self._units = units
         self._signature = signatures
-        self._unit_of = {node.index: (u, p) for u, unit in enumerate(units) for p, node in enumerate(unit)}
         self._skeleton = Skeletons([[node.index for node in unit] for unit in units])
+        self._unit_of = self._skeleton.places
         self._translated: dict[int, Expr] = {}
         self._keep: list[Expr] = []
         self._forms = [self._form(unit) for unit in units]

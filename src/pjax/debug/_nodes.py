@@ -1,8 +1,8 @@
 """Nodes as people see them: what they are called, what they compute, where they come from."""
 
 import dataclasses
-import os
 
+from pjax.drawing.names import place_name
 from pjax.graph import Graph, Node
 
 
@@ -32,7 +32,7 @@ class NodeInfo:
     @property
     def place(self) -> str:
         """The line without folders."""
-        return os.path.basename(self.line)
+        return place_name(self.line)
 
     def __str__(self) -> str:
         return f"{self.label} at {self.line}" if self.line else self.label

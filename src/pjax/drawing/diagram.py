@@ -10,6 +10,7 @@ import numpy as np
 
 from pjax import fan_out, layout
 from pjax._trace import Traced
+from pjax.alike import places
 from pjax.contraction import Convolution
 from pjax.drawing import names
 from pjax.graph import Node
@@ -17,7 +18,7 @@ from pjax.layout import Evaluator, Expr
 from pjax.loop import Loop
 from pjax.partition import Partition
 from pjax.primitives import Identity
-from pjax.stacking import StackedGraph, stacked
+from pjax.stacking import stacked, unstacked
 
 Kind: TypeAlias = Literal["parameter", "constant", "operation", "identity", "target"]
 Role: TypeAlias = Literal["edges", "labels", "indices"]
@@ -190,13 +191,8 @@ class _Maker:
         self._names = constants
         self._partition = stacked(partition) if fold else partition
         self._graph = self._partition.graph
-        self._original = partition.graph
-        self._members: Sequence[tuple[int, ...]] = (
-            self._graph.members
-            if isinstance(self._graph, StackedGraph)
-            else [(v,) for v in range(len(self._graph.nodes))]
-        )
-        self._place = {m: (u, p) for u, unit in enumerate(self._members) for p, m in enumerate(unit)}
+        self._original, self._members = unstacked(self._graph)
+        self._place = places(self._members)
         self._known = Evaluator(traced.constants, {})
         self._constants: dict[str, Box] = {}
         self._arrows: list[Arrow] = []

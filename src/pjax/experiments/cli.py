@@ -118,13 +118,15 @@ def _download_bar() -> Iterator[Any]:
 Methods = ", ".join(methods.LABELS)
 
 
+Model = Annotated[str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")]
+Widths = Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
+
+
 @app.command()
 def train(
     context: typer.Context,
     data: Annotated[str, typer.Option(help=f"Data set: {', '.join(datasets.names())}.")] = "digits",
-    model: Annotated[
-        str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")
-    ] = None,
+    model: Model = None,
     widths: Annotated[
         str | None,
         typer.Option(help="Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels."),
@@ -434,10 +436,8 @@ def _names(text: str | None) -> list[str] | None:
 @app.command()
 def profile(
     data: Annotated[str, typer.Option(help=f"Data set: {', '.join(datasets.names())}.")] = "digits",
-    model: Annotated[
-        str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")
-    ] = None,
-    widths: Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")] = None,
+    model: Model = None,
+    widths: Widths = None,
     method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ep",
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
     sequence_length: Annotated[int, typer.Option(help="Characters in a window of text.")] = 64,
@@ -464,8 +464,6 @@ def profile(
 # --- graph and summary ---
 
 Data = Annotated[str, typer.Option(help=f"Data set, for its shapes: {', '.join(datasets.names())}.")]
-Model = Annotated[str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")]
-Widths = Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
 Length = Annotated[int, typer.Option(min=1, help="Characters in a window of text.")]
 

@@ -135,6 +135,16 @@ class Config:
             wanted = getattr(annotation, "__name__", str(annotation))
             raise InputError(f"{name} must be of type {wanted}, got {value!r}")
 
+    def made_method(self) -> methods.Method:
+        """The method, with its settings."""
+        return methods.make(
+            self.method,
+            learning_rate=self.learning_rate,
+            steps_per_batch=self.steps_per_batch,
+            loss_scale=self.loss_scale,
+            consensus=self.consensus,
+        )
+
     @property
     def name(self) -> str:
         """What the run's folder is called by default.

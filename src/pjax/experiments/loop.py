@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import data, methods, models
+from pjax.experiments import data, models
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 
@@ -41,13 +41,7 @@ class Loop:
         self.devices = devices or Devices()
         self.devices.check_batch(config.batch_size)
         self.dataset = _load(config)
-        self.method = methods.make(
-            config.method,
-            learning_rate=config.learning_rate,
-            steps_per_batch=config.steps_per_batch,
-            loss_scale=config.loss_scale,
-            consensus=config.consensus,
-        )
+        self.method = config.made_method()
         # A window of text is one input of as many samples as it has characters.
         shape = self.dataset.input_shape
         self.shape = (math.prod(shape),) if config.model == "mlp" else shape

@@ -20,13 +20,7 @@ def example(config: Config) -> tuple[Callable[[Any], Any], dict[str, Any], Solve
     >>> {name: leaf.shape for name, leaf in params.items()}
     {'hidden.0.weight': (64, 16), 'out.weight': (16, 10), 'relu.0.bias': (16,)}
     """
-    method = methods.make(
-        config.method,
-        learning_rate=config.learning_rate,
-        steps_per_batch=config.steps_per_batch,
-        loss_scale=config.loss_scale,
-        consensus=config.consensus,
-    )
+    method = config.made_method()
     if not isinstance(method, methods.Projections):
         raise InputError(f"only projection methods have a graph of constraints, got {config.method}")
     x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length)

@@ -110,7 +110,9 @@ class Solver(abc.ABC):
         check_option("edges", self.edges, ("implicit", "explicit"))
         check_option("constants", self.constants, ("nodes", "fixed"))
         check_option("metric", self.metric, ("unit", "balanced"))
-        if isinstance(self.stack, NamedSharding) and len(self.stack.spec) != 1:
+        if not isinstance(self.stack, bool | NamedSharding):
+            raise InputError(f"stack must be True, False or a jax.sharding.NamedSharding, got {self.stack!r}")
+        if isinstance(self.stack, NamedSharding) and (len(self.stack.spec) != 1 or None in self.stack.spec):
             raise InputError(
                 "stack must be divided along one axis, as by NamedSharding(mesh, PartitionSpec('layers'));"
                 f" got {self.stack.spec}"
@@ -217,10 +219,9 @@ class Solver(abc.ABC):
                 "to divide a batch, accumulate and groups need it as an argument: optimizer.update(fn,"
                 " params, batch=(x, y)), with a function of the parameters and the batch"
             )
-        parts = None if batch is None else _parts(batch, self._parts)
+        most = 2 if self.groups > 1 else None  # all groups are like these
+        parts = None if batch is None else _parts(batch, self._parts, most)
         calls = [fn] if parts is None else [_on(fn, part) for part in parts]
-        if self.groups > 1:
-            calls = calls[:2]  # all are like these
         tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
@@ -267,8 +268,8 @@ def _on(fn: Callable[..., Any], part: Any) -> Callable[[Any], Any]:
     return lambda params: fn(params, part)
 
 
-def _parts(batch: Any, number: int) -> list[Any]:
-    """A batch divided along the first axis of its arrays."""
+def _parts(batch: Any, number: int, most: int | None = None) -> list[Any]:
+    """A batch divided along the first axis of its arrays; with ``most``, so many of its parts."""
     leaves, treedef = jax.tree.flatten(batch)
     sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
     if not sizes or (0,) in sizes:
@@ -283,7 +284,8 @@ def _parts(batch: Any, number: int) -> list[Any]:
         )
     step = size // number
     return [
-        jax.tree.unflatten(treedef, [leaf[i : i + step] for leaf in leaves]) for i in range(0, size, step)
+        jax.tree.unflatten(treedef, [leaf[i : i + step] for leaf in leaves])
+        for i in range(0, size, step)[:most]
     ]
 
 

@@ -72,6 +72,11 @@ class ExtrapolatedProjections(Solver):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a positive number, got {value!r}")
+        if self.sync_every > 1:
+            raise InputError(
+                "ExtrapolatedProjections hands the moves of every step to its outer optimiser, so that groups"
+                f" exchange them in every step; sync_every must be 1, got {self.sync_every}"
+            )
         if self.edges != "implicit" or self.consensus != "paper" or self.metric != "unit":
             raise InputError("ExtrapolatedProjections has no edges, no consensus and no metric to choose")
         if self.outer is None:
