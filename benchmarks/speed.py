@@ -2,7 +2,8 @@
 
 Everything runs in one process on synthetic data, so nothing is downloaded. Compilation is timed apart.
 Each measurement is one compiled call of as many steps for every method; methods take turns, so that a
-noisy machine hurts them alike, and medians are shown. SGD and Adam take their steps inside one `lax.scan`.
+noisy machine hurts them alike, and medians are shown. SGD and Adam take their steps inside one `lax.scan`;
+with convolutions only two of them on a CPU, which is slow at that.
 Stored edges ("AP explicit") are so slow that they are timed once, over two steps.
 """
 
@@ -182,7 +183,9 @@ class Measured:
         self.steps = steps
         self.arguments = arguments
         start = time.perf_counter()
-        self.compiled = jax.jit(update).lower(*arguments).compile()
+        # The same for all methods.
+        options = pjax.optim.compiler_options()
+        self.compiled = jax.jit(update, compiler_options=options).lower(*arguments).compile()
         self.compile_s = time.perf_counter() - start
         memory = self.compiled.memory_analysis()
         self.temp_mib = memory.temp_size_in_bytes / MIB if memory is not None else math.nan
@@ -203,10 +206,11 @@ def measure(case: Case, steps: int | None, repeats: int) -> list[dict[str, Any]]
     params, x, y, apply = case.make()
     # On the CPU a backprop step with convolutions is more than ten times slower inside a loop than outside.
     slow = case.convolutional and jax.default_backend() == "cpu"
-    steps, repeats = steps or (2 if slow else case.steps), min(repeats, 1) if slow else repeats
+    steps, repeats = steps or case.steps, min(repeats, 1) if slow else repeats
+    fewer = min(steps, 2) if slow else steps
     methods: dict[str, tuple[Update, int]] = {
-        "SGD": (backprop(apply, optax.sgd(0.01), steps), steps),
-        "Adam": (backprop(apply, optax.adam(1e-3), steps), steps),
+        "SGD": (backprop(apply, optax.sgd(0.01), fewer), fewer),
+        "Adam": (backprop(apply, optax.adam(1e-3), fewer), fewer),
     }
     for solver in (
         pjax.optim.ExtrapolatedProjections(steps_per_update=steps),
@@ -269,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks speed", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="networks whose name contains this")
     parser.add_argument(
-        "--steps", type=int, help="steps in one measurement (50; convolutions 10, or 1 on the CPU)"
+        "--steps", type=int, help="steps in one measurement (50; recurrent networks 20, convolutions 10)"
     )
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each method")
     parser.add_argument("--json", metavar="FILE", help="also write the figures here")

@@ -479,6 +479,18 @@ def zero_weights(n):
     return fn, params
 
 
+@graph
+def opposite_weights(n):
+    """Products of vectors that cancel, with a far target: again a sphere, now with a direction."""
+    u = n(2, 3)
+    params = {"u": u, "v": -u.T, "b": n(2)}
+
+    def fn(p):
+        return pjax.squared_error((p["u"] @ p["v"])[[0, 1], [0, 1]] + p["b"], jnp.full(2, 60.0))
+
+    return fn, params
+
+
 @functools.cache
 def make(name: str, dtype: Any) -> Made:
     """A function of the table with its parameters."""

@@ -149,7 +149,7 @@ def test_the_parts_of_a_convolution_are_those_of_its_edges(name, dtype):
         for i, q in enumerate((x, y)):
             yield jnp.broadcast_to(rule.reduce(i, q), rule.out), wide[i].sum(-1)
             edges = jnp.broadcast_to(c[..., None], (*rule.out, rule.length))
-            (total,) = rule.scatter(i, c)
+            total = rule.scatter(i, c)
             yield jnp.broadcast_to(total, q.shape), rule.gather(i, edges)
             yield rule.pull(i, (y, x)[i], c), rule.gather(i, edges * wide[1 - i])
 

@@ -22,7 +22,8 @@ STEPS = {"AP": 50, "CP": 50, "DR": 6, "DM": 5, "AR": 20, "CDR": 20}
 
 # Exact ties, where the nearest point is not unique and rounding decides: numbers that a maximum lowered to
 # one level, and spheres of both signs.
-TIES = {("zero_weights", "AR")} | {
+SPHERES = ("zero_weights", "opposite_weights")
+TIES = {(graph, "AR") for graph in SPHERES} | {
     (graph, name)
     for graph in ("extrema", "clamp_by_parameter", "strided_conv_pool")
     for name in ("AR", "CDR")
@@ -66,7 +67,7 @@ def plan(every):
     for g, graph in enumerate(GRAPHS):
         for s, (name, share) in enumerate(every.items()):
             if ALL or (g + s) % share == 0:
-                if graph == "zero_weights" and name in ("DR", "DM") and every is IMPLICIT:
+                if graph in SPHERES and name in ("DR", "DM") and every is IMPLICIT:
                     continue  # a history holds no point of a sphere: see the test of default histories
                 consensus = ("paper", "exact")[(g // share + s) % 2]
                 yield pytest.param(graph, name, consensus, id=f"{graph}-{name}")
@@ -105,8 +106,9 @@ def test_implicit_edges_are_the_definition(graph, name, consensus):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["DR", "DM"])
-def test_default_histories_are_exact_where_edges_are_cheap(name):
-    fn, params = make("zero_weights", np.float64)  # and spheres are kept
+@pytest.mark.parametrize("graph", SPHERES)  # they, too, are kept
+def test_default_histories_are_exact_where_edges_are_cheap(graph, name):
+    fn, params = make(graph, np.float64)
     found, state, _ = with_state(SOLVERS[name](steps_per_update=10), fn, params)
     expected, _ = SOLVERS[name](steps_per_update=10, edges="explicit").update(fn, params)
     assert apart(params, expected) > 1e-3
@@ -121,7 +123,7 @@ def variants():
     """Graphs with settings. The kinds of extrapolation and of consensus take turns."""
     for g, graph in enumerate(GRAPHS):
         for s, name in enumerate(("AP", "CP", "DR", "DM")):
-            if graph != "zero_weights" and (ALL or (g + s) % 14 == 0):  # spheres are not extrapolated
+            if graph not in SPHERES and (ALL or (g + s) % 14 == 0):  # spheres are not extrapolated
                 settings = {"metric": "balanced", "consensus": ("paper", "exact")[g % 2]}
                 if name in ("AP", "CP"):
                     settings["extrapolate"] = ("tensor", "sample")[g // 2 % 2]

@@ -1,4 +1,4 @@
-"""What is done differently on a CPU that works alone."""
+"""What is done differently on some devices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,3 +20,27 @@ def on_one_cpu(*args: Any, cpu: Callable[..., Any], default: Callable[..., Any])
     if several():
         return default(*args)
     return jax.lax.platform_dependent(*args, cpu=cpu, default=default)
+
+
+def end_kernel(x: jax.Array) -> jax.Array:
+    """The same array; on a GPU it is written to memory before what follows reads it.
+
+    For arrays that are summed next, or are sums: one kernel that does more than sum is often slower there
+    than several, and what is small is otherwise found again by each kernel that reads it.
+    """
+    return jax.lax.platform_dependent(x, cuda=jax.lax.optimization_barrier, default=lambda x: x)
+
+
+def compiler_options() -> dict[str, str | bool | int]:
+    """What to compile loops over steps with: ``jax.jit(train, compiler_options=compiler_options())``.
+
+    On a GPU the compiler then writes two steps out, so that it need not copy the state between them: a step
+    of a small network takes about a tenth less. Elsewhere nothing.
+
+    >>> import jax
+    >>> jax.jit(lambda x: x + 1, compiler_options=compiler_options())(1)
+    Array(2, dtype=int32, weak_type=True)
+    """
+    if jax.default_backend() != "gpu":
+        return {}
+    return {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUBLE_BUFFER"}

@@ -36,7 +36,7 @@ from pjax.loop import Loop
 from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Sum, SumRelu, Target
 from pjax.primitives.dot import multiplier
-from pjax.problem import TINY, Problem, add, balance
+from pjax.problem import TINY, Problem, add, balance, sum_and_difference
 
 
 def sweep(problem: Problem, softness: float, reach: float) -> dict[int, jax.Array]:
@@ -143,7 +143,7 @@ def _contract(
     square = balance(xx, yy)
     weight = softness / (jnp.mean(xx) * square + jnp.mean(yy) / square + TINY)
     total, product = xx * square + yy / square, problem.points[node.index]
-    plus, minus = jnp.maximum(total + 2 * product, 0), jnp.maximum(total - 2 * product, 0)
+    plus, minus = sum_and_difference(total, product)
     m = multiplier(plus, minus, goal, weight)
     own, other = m.own / weight, m.other / weight
     moves: list[jax.Array | None] = []
@@ -152,7 +152,7 @@ def _contract(
             moves.append(None)
             continue
         # In the balanced variables it moves by own * s x + other * y / s; times s this is a multiplier.
-        (grown,) = rule.scatter(i, own)
+        grown = rule.scatter(i, own)
         moves.append(scale * grown * this + rule.pull(i, partner, other))
     return tuple(moves)
 

@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 
-from pjax._devices import on_one_cpu, several
+from pjax._devices import end_kernel, on_one_cpu
 from pjax.layout import condensed
 from pjax.windows import box, windows
 
@@ -67,14 +67,13 @@ class Contraction(abc.ABC):
         return jax.eval_shape(self.pair, x, y).shape
 
     @abc.abstractmethod
-    def scatter(self, i: int, *cs: jax.Array) -> tuple[jax.Array, ...]:
-        """The transpose of `reduce`, of several arrays; of a shape that broadcasts to that of input i."""
+    def scatter(self, i: int, c: jax.Array) -> jax.Array:
+        """The transpose of `reduce`; of a shape that broadcasts to that of input i."""
 
     def count(self, i: int) -> int | np.ndarray:
         """How many outputs read each scalar of input i; an array need not have all axes in full."""
         with jax.ensure_compile_time_eval():
-            (count,) = self.scatter(i, jnp.ones(self.out, jnp.float32))
-            return condensed(np.asarray(count))
+            return condensed(np.asarray(self.scatter(i, jnp.ones(self.out, jnp.float32))))
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""
@@ -154,28 +153,19 @@ class DotGeneral(Contraction):
         batch = [q.shape[d] for d in self.batch[i]]
         free = [q.shape[d] for d in self.free[i]]
         q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
-        return q.sum(-1).reshape(*batch, *(ones if i else free), *(free if i else ones))
+        total = end_kernel(end_kernel(q).sum(-1))
+        return total.reshape(*batch, *(ones if i else free), *(free if i else ones))
 
-    def scatter(self, i: int, *cs: jax.Array) -> tuple[jax.Array, ...]:
+    def scatter(self, i: int, c: jax.Array) -> jax.Array:
         n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
         first = n + counts[0] if i == 0 else n
         axes = tuple(range(first, first + counts[1 - i]))
-        sums = _sums(cs, axes) if axes else cs
         mine = self.batch[i] + self.free[i]
         shape = [size if d in mine else 1 for d, size in enumerate(self.shapes[i])]
-        return tuple(x.transpose(np.argsort(mine)).reshape(shape) for x in sums)
+        return end_kernel(c).sum(axes).transpose(np.argsort(mine)).reshape(shape)
 
     def count(self, i: int) -> int:
         return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])
-
-
-def _sums(cs: tuple[jax.Array, ...], axes: tuple[int, ...]) -> Sequence[jax.Array]:
-    """Sums of several arrays over axes."""
-    if several():  # the compiler divides the reduction of one array, not of many
-        return [c.sum(axes) for c in cs]
-    # All at once: what they are computed from is read once, and they themselves need not be written.
-    zeros = tuple(np.zeros((), c.dtype) for c in cs)
-    return lax.reduce(cs, zeros, lambda a, b: tuple(map(operator.add, a, b)), axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,6 +186,10 @@ class Convolution(Contraction):
         return self.pairs((x, y))
 
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        if self.groups == 1 and len(terms) > 1:  # one convolution of more channels is faster than several
+            xs, ys = zip(*terms, strict=True)
+            terms = ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
+
         def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
             return functools.reduce(operator.add, (self._conv(x, y) for x, y in terms))
 
@@ -227,13 +221,12 @@ class Convolution(Contraction):
     # `vmap` over both inputs makes of one: those go one after the other.
 
     def _pairs_on_cpu(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        rows, kernels = [self._rows(x) for x, _ in terms], [self._kernel(y) for _, y in terms]
-        if self.groups == 1:  # one convolution of more channels is faster than several
-            rows, kernels = [jnp.concatenate(rows, -1)], [jnp.concatenate(kernels, -2)]
         settings = (self.strides, self.padding, self.input_dilation, self.kernel_dilation)
         parts = (
-            _convolve(x, y, *settings, _rows_first(x.ndim), self.groups, self.precision)
-            for x, y in zip(rows, kernels, strict=True)
+            _convolve(
+                self._rows(x), self._kernel(y), *settings, _rows_first(x.ndim), self.groups, self.precision
+            )
+            for x, y in terms
         )
         return _put(functools.reduce(operator.add, parts), _feature_last(self.axes[2]))
 
@@ -305,16 +298,14 @@ class Convolution(Contraction):
     def reduce(self, i: int, q: jax.Array) -> jax.Array:
         if i == 1:
             total = q.transpose(self.axes[1]).reshape(q.shape[self.axes[1][0]], -1).sum(-1)
-            return _put(total.reshape(1, -1, *(1 for _ in self.strides)), self.axes[2])
-        boxed = self._box(self._per_group(q, self.axes[0]))
+            return _put(end_kernel(total).reshape(1, -1, *(1 for _ in self.strides)), self.axes[2])
+        boxed = end_kernel(self._box(end_kernel(self._per_group(q, self.axes[0]))))
         if self.groups > 1:
             boxed = jnp.repeat(boxed, self.shapes[1][self.axes[1][0]] // self.groups, 1)
         return _put(boxed, self.axes[2])
 
-    def scatter(self, i: int, *cs: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(self._scatter(i, c) for c in cs)
-
-    def _scatter(self, i: int, c: jax.Array) -> jax.Array:
+    def scatter(self, i: int, c: jax.Array) -> jax.Array:
+        c = end_kernel(c)
         if i == 1:
             batch, _, *spatial = self.axes[2]
             return _put(c.sum((batch, *spatial)).reshape(-1, *(1 for _ in (batch, *spatial))), self.axes[1])

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pjax._devices import end_kernel
+
 # Layout equations, with the positions of the operands that carry values. The others (indices,
 # predicates) steer the movement and must be constant. `None`: every operand carries values.
 LAYOUTS: dict[str, tuple[int, ...] | None] = {
@@ -346,6 +348,8 @@ class Wiring:
         if self._plain:
             return (value,)
         assert self._transpose is not None
+        if sum(math.prod(aval.shape) for aval in self._avals) < value.size:
+            value = end_kernel(value)
         return tuple(self._transpose(value))
 
     def counts(self, edges: int | np.ndarray = 1) -> tuple[Any, ...]:

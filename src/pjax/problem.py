@@ -24,7 +24,7 @@ from pjax.layout import Evaluator, Wire, Wiring, condensed
 from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Target
 from pjax.primitives._primitive import Arrays
-from pjax.primitives.dot import Multiplier, multiplier
+from pjax.primitives.dot import Multiplier, multiplier, visible
 from pjax.sets import Constrain
 
 S = TypeVar("S")
@@ -67,6 +67,21 @@ def balance(xx: jax.Array, yy: jax.Array) -> jax.Array:
     mean_x, mean_y = jnp.mean(xx), jnp.mean(yy)
     least = TINY + 1e-6 * jnp.maximum(mean_x, mean_y)
     return jnp.sqrt(jnp.maximum(mean_y, least) / jnp.maximum(mean_x, least))
+
+
+def sum_and_difference(
+    total: jax.Array, product: jax.Array, size: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding.
+
+    Args:
+        total: |x|² + |y|².
+        product: ⟨x, y⟩.
+        size: of the numbers that the total is a sum of, where they are of both signs.
+    """
+    least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
+    plus, minus = total + 2 * product, total - 2 * product
+    return jnp.where(plus > least, plus, 0), jnp.where(minus > least, minus, 0)
 
 
 class Problem:
@@ -339,47 +354,50 @@ class Problem:
         norms = self.norm(v, 0, dx), self.norm(v, 1, dy)
 
         def solved() -> tuple[jax.Array, jax.Array, Multiplier]:
-            total, product = norms[0] + norms[1], self.points[v] + drift
-            plus, minus = jnp.maximum(total + 2 * product, 0), jnp.maximum(total - 2 * product, 0)
+            plus, minus = sum_and_difference(norms[0] + norms[1], self.points[v] + drift)
             return plus, minus, self.solve(v, plus, minus, goal - drift)
 
-        def balls() -> tuple[jax.Array | None, jax.Array | None]:
-            radius, unit = solved()[2].radius, 1 / (2 * math.sqrt(rule.length))
-
-            def along(i: int) -> jax.Array:
-                up, down = rule.scatter(i, jnp.maximum(radius, 0), jnp.maximum(-radius, 0))
-                return (up + down if i == 0 else up - down) * unit
-
-            return None if dx is None else along(0), None if dy is None else along(1)
-
         plus, minus, m = solved()
-        # Hardly ever is there a sphere, so on CPU the sums for it are spared elsewhere. Other devices would
-        # have to wait for the answer.
-        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(balls))
-        ball = on_one_cpu(
-            jnp.min(m.own, initial=0) < 0,
-            cpu=lambda some: jax.lax.cond(some, balls, lambda: nothing),
-            default=lambda _: balls(),
+        moving = [i for i, shift in enumerate(shifts) if shift is not None]
+
+        def on_spheres() -> list[jax.Array]:
+            m = solved()[2]
+            return [rule.scatter(i, m.on_sphere(i, rule.length)) for i in moving]
+
+        # Hardly ever is there a sphere, so a CPU looks first: else the sums are those of one array. Other
+        # devices would have to wait for the answer.
+        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(on_spheres))
+        own = on_one_cpu(
+            m.own,
+            cpu=lambda own: [
+                rule.scatter(i, own) + more
+                for i, more in zip(
+                    moving,
+                    jax.lax.cond(jnp.min(own, initial=0) < 0, on_spheres, lambda: nothing),
+                    strict=True,
+                )
+            ],
+            default=lambda _: [rule.scatter(i, m.along(i, rule.length)) for i in moving],
         )
 
         def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
-            (own,) = rule.scatter(i, m.own)
-            return own * this + rule.pull(i, partner, m.other) + ball[i]
+            return own[moving.index(i)] * visible(this) + rule.pull(i, partner, m.other)
 
         inputs = (
             None if dx is None else total_move(0, x, y),
             None if dy is None else total_move(1, y, x),
         )
-        grown = m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.radius**2
+        grown = m.grow_plus**2 * plus + m.grow_minus**2 * minus
+        grown += m.lean**2 * (plus + minus) + m.ball**2
 
         def squares(i: int, whole: bool) -> jax.Array:
-            # Of own * this + other * partner. Without the balls, which hardly ever are there.
+            # Of own * this + other * partner. Without spheres, which hardly ever are there.
             this, partner = (x, y) if i == 0 else (y, x)
             mine, theirs, both = m.own**2, m.other**2, 2 * m.own * m.other
             if whole:
                 return jnp.sum(mine * norms[i] + both * (plus - minus) / 4 + theirs * norms[1 - i])
             crossed = this * rule.pull(i, partner, both) + rule.pull(i, partner**2, theirs)
-            return jnp.maximum(rule.scatter(i, mine)[0] * this**2 + crossed, 0)
+            return jnp.maximum(rule.scatter(i, mine) * this**2 + crossed, 0)
 
         return Moves(inputs, -m.lam / self.weight(v), grown.sum() / 2, squares)
 
@@ -421,8 +439,7 @@ class Problem:
             return self._norms[v, i]
         if (v, i) in self._norms:
             # The sum of the two need not be written out: next to a constant, nothing else asks for it.
-            grown = 2 * rule.reduce(i, at * shift) + rule.reduce(i, shift * shift)
-            return jnp.maximum(self._norms[v, i] + grown, 0)
+            return jnp.maximum(self._norms[v, i] + rule.reduce(i, shift * (2 * at + shift)), 0)
         return rule.reduce(i, jnp.square(at + shift))
 
     def solve(self, v: int, plus: jax.Array, minus: jax.Array, residual: jax.Array) -> Multiplier:

@@ -8,8 +8,8 @@ with node-sized b and u_s, and one number per dot product and term for α and β
 difference x−y the coefficients c⁺ = α+β and c⁻ = α−β act alone. Each projection adds a term, and
 Douglas-Rachford multiplies the old ones by about λ each time, so they fade. What is beyond the chosen length
 is folded into the oldest term that is kept (its vectors are nearly the same, since networks move slowly), and
-the size of what that neglects is reported. Where x = y = 0 the answer is a sphere, and the direction taken is
-not part of the history: that, too, is neglected.
+the size of what that neglects is reported. Where x = ±y the answer may be a sphere, and the direction taken
+is not part of the history: that, too, is neglected.
 
 Everything is a displacement from the forward evaluation, except u, which is absolute.
 """
@@ -79,7 +79,7 @@ class Factored:
             past = dict(zip(moving, u, strict=True))
             this, partner = past.get(i, at[i]), past.get(1 - i, at[1 - i])
             pulled = rule.pull(i, partner, (plus - minus) / 2)
-            return pulled if fixed else rule.scatter(i, (plus + minus) / 2)[0] * this + pulled
+            return pulled if fixed else rule.scatter(i, (plus + minus) / 2) * this + pulled
 
         moving = [j for j in (0, 1) if self.past[j] is not None]
         return sum(_each(term, plus, minus, *(self.past[j] for j in moving)), start=total)
@@ -255,16 +255,16 @@ class Factored:
             kept = [c.settled() for c in cs[:last]]
             return (*kept, Linear.combine((1.0, c) for c in cs[last:] if c.terms).settled())
 
-        dropped = [c.value for c in (*self.plus[history:], *self.minus[history:]) if c.terms]
-        dropped = dropped or [jnp.zeros((), dtype)]  # all of it cancelled
-        # How far the vectors that are dropped lie from the one that takes over their share.
+        # How far the vectors that are dropped lie from the one that takes over their share, times that share.
+        # In one array, so that there is one maximum to find.
         scale = jnp.maximum(self.norms[last, last], jnp.finfo(dtype).tiny)
-        apart = [
-            (self.norms[s, s] - 2 * self.norms[last, s] + self.norms[last, last]) / scale
-            for s in range(history, self.terms)
-        ]
-        far = jnp.sqrt(jnp.maximum(jnp.max(jnp.stack(apart)), 0))
-        neglected = jnp.max(jnp.stack([jnp.max(jnp.abs(c)) for c in dropped])) * far
+        worst = jnp.zeros(shape, dtype)
+        for s in range(history, self.terms):
+            shares = [jnp.abs(c.value) for c in (self.plus[s], self.minus[s]) if c.terms]
+            far = (self.norms[s, s] - 2 * self.norms[last, s] + self.norms[last, last]) / scale
+            for share in shares:  # none where all of it cancelled
+                worst = jnp.maximum(worst, share * jnp.sqrt(jnp.maximum(far, 0)))
+        neglected = jnp.max(worst, initial=0)
         past = tuple(None if u is None else u[:history] for u in self.past)
         kept = Factored(
             (base[0], base[1]),

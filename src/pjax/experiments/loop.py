@@ -18,6 +18,7 @@ from pjax.errors import InputError
 from pjax.experiments import data, models
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
+from pjax.optim import compiler_options
 
 State = Any
 PIECES = 10
@@ -177,7 +178,9 @@ class Loop:
         shape = (*seeds, self.batches_per_call, self.config.batch_size)
         rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=self.devices.over(len(shape) - 1))
         first = jax.ShapeDtypeStruct((), np.int32)
-        program = jax.jit(function, donate_argnums=0, out_shardings=whole)
+        program = jax.jit(
+            function, donate_argnums=0, out_shardings=whole, compiler_options=compiler_options()
+        )
         return program.lower(state, rows, first, *self._train_data).compile()
 
     def _divided(self, rows: np.ndarray) -> jax.Array:

@@ -1,5 +1,6 @@
 """Solvers: how to find a point that satisfies all constraints at once."""
 
+from pjax._devices import compiler_options as compiler_options
 from pjax.optim._solver import OptimizerState as OptimizerState
 from pjax.optim._solver import Solver as Solver
 from pjax.optim.alternating_projections import AlternatingProjections as AlternatingProjections

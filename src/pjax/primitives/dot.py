@@ -20,9 +20,11 @@ class Multiplier(NamedTuple):
     own: jax.Array
     """``x`` moves by ``own * x + other * y``, and ``y`` by ``own * y + other * x``."""
     other: jax.Array
-    radius: jax.Array
-    """Where ``x + y`` vanishes: the length of a vector to add to it. Where ``x - y`` does, the same with a
-    minus sign. Else zero."""
+    lean: jax.Array
+    """On a sphere: ``x`` moves by ``lean * x`` more, and ``y`` by ``lean * y`` less. Else zero."""
+    ball: jax.Array
+    """On a sphere where ``x`` and ``y`` vanish both: the length of a vector to add to ``x + y``; with a minus
+    sign, to ``x - y``. Else zero."""
 
     @property
     def grow_plus(self) -> jax.Array:
@@ -33,6 +35,25 @@ class Multiplier(NamedTuple):
     def grow_minus(self) -> jax.Array:
         """``x - y`` is multiplied by one plus this."""
         return self.own - self.other
+
+    def along(self, i: int, length: int) -> jax.Array:
+        """Like ``own``, for a `visible` input of the given length, with what spheres add."""
+        return self.own + self.on_sphere(i, length)
+
+    def on_sphere(self, i: int, length: int) -> jax.Array:
+        """What spheres add to ``own``."""
+        unit = 1 / (2 * VISIBLE * math.sqrt(length))
+        if i == 0:
+            return self.lean + jnp.abs(self.ball) * unit
+        return self.ball * unit - self.lean
+
+
+VISIBLE = 1e-18
+
+
+def visible(x: jax.Array) -> jax.Array:
+    """The input with nothing smaller than `VISIBLE` in it, so that zeros have a direction to move in."""
+    return jnp.where(jnp.abs(x) <= VISIBLE, jnp.asarray(VISIBLE, x.dtype), x)
 
 
 def multiplier(
@@ -55,7 +76,8 @@ def multiplier(
     give it within a factor of two. Two Halley steps then reach float32 precision, three float64.
 
     If :math:`P = 0` the root may be :math:`\lambda = 1`: every :math:`x + y` of squared length
-    :math:`4 (r - 3M/16 - 1/w)` is then a solution, and ``radius`` is that length.
+    :math:`4 (r - 3M/16 - 1/w)` is then a solution. The one in the direction of :math:`x` is taken; that of
+    :math:`(1, \dots, 1)` where :math:`x = y = 0`.
 
     Args:
         plus: :math:`P = |x + y|^2`.
@@ -66,7 +88,7 @@ def multiplier(
     >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
     Array(0.5, dtype=float32)
     """
-    root, radius = _solve(plus, minus, residual, weight)
+    root, lean, ball = _solve(plus, minus, residual, weight)
     sphere, sign = jnp.isinf(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
     root = jnp.where(sphere, 0, root)
     u = jnp.abs(root)
@@ -74,14 +96,15 @@ def multiplier(
         jnp.where(sphere, sign, root / (1 + u)),
         jnp.where(sphere, -0.25, u * u / (1 + 2 * u)),
         jnp.where(sphere, 0.25 * sign, root * (1 + u) / (1 + 2 * u)),
-        jnp.where(residual >= 0, radius, -radius),
+        lean,
+        ball,
     )
 
 
 def _solve(
     plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike
-) -> tuple[jax.Array, jax.Array]:
-    """The root u of the mirrored problem with the sign of the residual, infinite on a sphere; its radius."""
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual; lean; ball."""
     c = 1 / weight_like(weight, residual)
     positive = residual >= 0
     a, b, r = jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, jnp.abs(residual)
@@ -89,9 +112,12 @@ def _solve(
     # each of the arrays that follow from it. With its sign, so that they follow from it alone.
     above, below = _root(a, b, c, r)
     root = jax.lax.optimization_barrier(jnp.where(positive, above, -above) / below)
-    # Not by the root: who asks for the radius alone need not solve.
-    squared = jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0)
-    return root, 2 * jnp.sqrt(squared)
+    # Not by the root: who asks for these alone need not solve. On a sphere b is |x|².
+    half = jnp.sqrt(jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0))  # half of its radius
+    nothing = b <= VISIBLE**2
+    lean = jnp.where(nothing, 0, half / jnp.sqrt(jnp.where(nothing, 1, b)))
+    ball = jnp.where(nothing, 2 * half, 0)
+    return root, lean, jnp.where(positive, ball, -ball)
 
 
 def _root(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -175,7 +201,7 @@ class Dot(Primitive):
         \quad z \leftarrow z - \frac\lambda w
 
     with the `multiplier` :math:`\lambda`. Where :math:`x = \pm y` the answer may be a whole sphere; then the
-    point in the direction :math:`(1, \dots, 1)` is taken.
+    point in the direction of :math:`x` is taken, or of :math:`(1, \dots, 1)` where that is zero.
 
     With one factor ``fixed`` the set is a hyperplane: the other factor moves by :math:`\lambda c`, where
     :math:`c` is the fixed one and :math:`\lambda = r / (|c|^2 + 1/w)`.
@@ -224,13 +250,17 @@ class Dot(Primitive):
         else:
             # Not by `Multiplier.own` and `other`: they cancel where x and y are nearly equal or opposite.
             plus, minus, positive = x + y, x - y, residual >= 0
-            root, radius = _solve(jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w)
+            root, lean, ball = _solve(
+                jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w
+            )
             sphere = jnp.isinf(root)
             u = jnp.where(sphere, 0, jnp.abs(root))
             near, far = u[..., None], jnp.where(sphere, -0.5, -u / (1 + 2 * u))[..., None]
             grown = jnp.where(positive[..., None], plus, minus)
-            grown = near * grown + (radius / math.sqrt(x.shape[-1]))[..., None]
-            shrunk = far * jnp.where(positive[..., None], minus, plus)
+            rest = jnp.where(positive[..., None], minus, plus)
+            added = jnp.abs(ball) / math.sqrt(x.shape[-1])
+            grown = near * grown + lean[..., None] * rest + added[..., None]
+            shrunk = far * rest
             sign = jnp.where(positive, 1, -1).astype(u.dtype)
             moves = (grown + shrunk) / 2, sign[..., None] * (grown - shrunk) / 2
             back = sign * jnp.where(sphere, 1, u / (1 + u)) / w
