@@ -1,6 +1,7 @@
 """Runs on several devices and in several processes: the same results, a process that is killed, resuming."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -8,19 +9,23 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pages
 import pytest
+from jax.tree_util import tree_leaves, tree_leaves_with_path
 from typer.testing import CliRunner
 
 from pjax.errors import InputError
+from pjax.experiments import checkpoint
 from pjax.experiments.cli import app
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.guard import LOST, explain
-from pjax.experiments.train import train
+from pjax.experiments.loop import Loop
+from pjax.experiments.train import Progress, _expected, _for_numpy, train
 
 CONFIG = Config(
     method="ap", widths=(8,), batch_size=64, steps_per_batch=5, max_steps=60, check_every=10, patience=0
@@ -38,7 +43,7 @@ def python(devices: int, *arguments: str) -> subprocess.Popen:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, *arguments],
-        env={**os.environ, "XLA_FLAGS": flags},
+        env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -63,11 +68,10 @@ def finish(process: subprocess.Popen, seconds: float = 100) -> str:
 
 def assert_close(a: Path, b: Path) -> None:
     """Two runs are the same up to the order in which sums are made."""
-    with np.load(a / "checkpoint.npz") as one, np.load(b / "checkpoint.npz") as other:
-        assert one.files == other.files
-        for name in one.files:
-            if name != "note":
-                np.testing.assert_allclose(one[name], other[name], atol=2e-6, err_msg=name)
+    shapes = _for_numpy(_expected(Loop(CONFIG)))
+    one, other = (checkpoint.load(checkpoint.last(folder), shapes)[0] for folder in (a, b))
+    for (path, found), right in zip(tree_leaves_with_path(one), tree_leaves(other), strict=True):
+        np.testing.assert_allclose(found, right, atol=2e-6, err_msg=str(path))
     for name in ("metrics.jsonl", "results.jsonl"):
         lines, others = ([json.loads(line) for line in (f / name).read_text().splitlines()] for f in (a, b))
         assert len(lines) == len(others) > 0
@@ -84,12 +88,73 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class StopError(Exception):
+    """Where a test interrupts a run."""
+
+
+def stop_at(step: float) -> Callable[[Progress], None]:
+    def progress(p: Progress) -> None:
+        if p.step >= step and not math.isnan(p.test):
+            raise StopError
+
+    return progress
+
+
 def test_four_devices_do_what_one_does(alone: Path, tmp_path: Path) -> None:
-    process = start(4, *START, tmp_path / "run", "--devices", "all")
+    """And go on with what one has begun."""
+    folder = tmp_path / "run"
+    with pytest.raises(StopError):
+        train(CONFIG, folder, progress=stop_at(10))
+    process = start(4, "--resume", folder, "--devices", "all")
     said = finish(process)
     assert process.returncode == 0, said
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["device"].startswith("4 × ")
-    assert_close(tmp_path / "run", alone)
+    assert {path.name for path in folder.glob("checkpoint*")} == {
+        "checkpoint-10.orbax",
+        "checkpoint-12.orbax",
+    }
+    assert_close(folder, alone)
+
+
+DIVIDED = """
+import sys
+from pathlib import Path
+import jax
+from pjax.experiments import checkpoint
+from pjax.experiments.devices import Devices
+from pjax.experiments.train import train
+from test_distributed import CONFIG, StopError, stop_at
+
+save = checkpoint.save
+
+def look(path, tree, note):
+    for leaf in jax.tree.leaves(tree["state"]["method"]) + jax.tree.leaves(tree["best"]):
+        if leaf.ndim > 1:  # with the axis of seeds
+            parts = [part.data.size for part in leaf.addressable_shards]
+            assert parts == [leaf.size // devices.count] * devices.count, (leaf.shape, parts)
+    save(path, tree, note)
+
+checkpoint.save = look
+folder = Path(sys.argv[1])
+for count, step in ((4, 20), (2, 30)):
+    devices = Devices(count, shard_parameters=True)
+    try:
+        train(CONFIG, folder, resume=folder.exists(), devices=devices, progress=stop_at(step))
+    except StopError:
+        print("stopped", count)
+"""
+
+
+def test_parameters_over_devices(alone: Path, tmp_path: Path) -> None:
+    """Each has its part of them: four devices, then two, and at last one, which has all."""
+    folder = tmp_path / "run"
+    process = python(4, "-c", DIVIDED, str(folder))
+    said = finish(process)
+    assert process.returncode == 0, said
+    assert said.split("\n") == ["stopped 4", "stopped 2", ""]
+    assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-4.orbax", "checkpoint-6.orbax"}
+    train(None, folder, resume=True)
+    assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-10.npz", "checkpoint-12.npz"}
+    assert_close(folder, alone)
 
 
 def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) -> None:
@@ -113,17 +178,20 @@ def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) ->
     assert first.returncode != LOST or "error: process 1 has died" in said
     assert f"pjax train --resume {folder}" in said
     assert not (folder / "results.jsonl").exists(), "it ended before one could be killed"
-    assert (folder / "checkpoint.npz").exists()
 
     shutil.copytree(folder, tmp_path / "one")
     train(None, tmp_path / "one", resume=True)
     assert_close(tmp_path / "one", alone)
 
-    both = start_two("--resume", folder)
+    both = start_two("--resume", folder, "--shard-parameters")
     said, other = map(finish, both)
     assert [process.returncode for process in both] == [0, 0], said + other
     assert "step 60" in said
     assert "step 60" not in other
+    assert {path.name for path in folder.glob("checkpoint*")} == {
+        "checkpoint-10.orbax",
+        "checkpoint-12.orbax",
+    }
     assert_close(folder, alone)
 
 
