@@ -1,5 +1,6 @@
 """Runs on several devices and in several processes: the same results, a process that is killed, resuming."""
 
+import concurrent.futures
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.guard import LOST, explain
 from pjax.experiments.loop import Loop
+from pjax.experiments.roll_call import MissingError, meet
 from pjax.experiments.train import Progress, _expected, _for_numpy, train
 
 CONFIG = Config(
@@ -43,6 +45,7 @@ def python(devices: int, *arguments: str) -> subprocess.Popen:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, *arguments],
+        stdin=subprocess.PIPE,
         env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -50,11 +53,15 @@ def python(devices: int, *arguments: str) -> subprocess.Popen:
     )
 
 
-def start_two(*arguments: str | Path) -> list[subprocess.Popen]:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    cluster = f"--distributed --coordinator 127.0.0.1:{port} --processes 2 --timeout 6 --process".split()
+        return free.getsockname()[1]
+
+
+def start_two(*arguments: str | Path) -> list[subprocess.Popen]:
+    address = f"127.0.0.1:{free_port()}"
+    cluster = f"--distributed --coordinator {address} --processes 2 --timeout 6 --process".split()
     return [start(2, *arguments, *cluster, str(i)) for i in range(2)]
 
 
@@ -193,6 +200,69 @@ def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) ->
         "checkpoint-12.orbax",
     }
     assert_close(folder, alone)
+
+
+WAITS = """
+import socket, sys, time
+while True:
+    try:
+        connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        break
+    except OSError:
+        time.sleep(0.01)
+connection.sendall(b'{"process": 2, "processes": 4}\\n')
+connection.recv(1)
+print("here", flush=True)
+time.sleep(100)
+"""
+IMPATIENT = """
+from pjax.experiments import devices
+from pjax.__main__ import main
+devices.START_SECONDS = 3
+main()
+"""
+
+
+def test_processes_that_do_not_come_are_named(tmp_path: Path) -> None:
+    """Of four processes two come, one is killed while it waits, and one is never started."""
+    port = free_port()
+    cluster = f"--distributed --coordinator 127.0.0.1:{port} --processes 4 --process 0 --guarded"
+    first = python(1, "-c", IMPATIENT, "train", "--folder", str(tmp_path / "run"), *cluster.split())
+    killed = python(1, "-c", WAITS, str(port))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        second = pool.submit(meet, f"127.0.0.1:{port}", 4, 1, seconds=60)
+        try:
+            assert killed.stdout.readline() == "here\n"
+            killed.kill()
+            first.wait(timeout=60)  # its standard input stays open, as its watcher would keep it
+        finally:
+            first.kill()
+            killed.kill()
+            said, _ = finish(first), finish(killed)
+        assert first.returncode == LOST, said
+        assert "error: processes 2, 3 of 4 did not come within 3 seconds" in said
+        assert f"go on with: pjax train --resume {tmp_path / 'run'}" in said
+        with pytest.raises(MissingError, match="processes 2, 3 of 4 did not come"):
+            second.result(timeout=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_do_not_fit_are_refused() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(meet, address, 3, 0, seconds=30)
+        second = pool.submit(meet, address, 3, 1, seconds=30)
+        with pytest.raises(InputError, match="process 0 waits for 3 processes, process 2 for 4"):
+            meet(address, 4, 2, seconds=30)
+        # One of the two that say so is refused, and it is not known which one came first.
+        again = pool.submit(meet, address, 3, 1, seconds=30)
+        done, _ = concurrent.futures.wait((second, again), 30, concurrent.futures.FIRST_COMPLETED)
+        with pytest.raises(InputError, match="there are two processes with --process 1"):
+            done.pop().result()
+        meet(address, 3, 2, seconds=30)
+        first.result(timeout=30)
+    with socket.create_server(("", 0)) as taken, pytest.raises(InputError, match="cannot listen on port"):
+        meet(f"127.0.0.1:{taken.getsockname()[1]}", 2, 0, seconds=1)
 
 
 def test_state_that_is_divided_goes_through_orbax() -> None:

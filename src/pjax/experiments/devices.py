@@ -18,6 +18,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pjax.errors import InputError
+from pjax.experiments.roll_call import meet, names
 
 START_SECONDS = 45
 """How long processes wait for each other to start."""
@@ -174,15 +175,6 @@ class Devices:
         return told["value"]
 
 
-def names(processes: list[int]) -> str:
-    """Processes in words.
-
-    >>> names([2]), names([0, 3])
-    ('process 2', 'processes 0, 3')
-    """
-    return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
-
-
 def connect(
     coordinator: str | None = None,
     processes: int | None = None,
@@ -197,9 +189,12 @@ def connect(
         process: which one this is, from 0.
         timeout: after how many seconds a process that is not heard of is taken for dead.
 
-    Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does.
+    Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does. Where
+    they are, an error names the processes that do not come, see `roll_call.meet`.
     """
     check(coordinator, processes, process)
+    if coordinator is not None and processes is not None and process is not None:
+        meet(coordinator, processes, process, START_SECONDS)
     # Programs that run at the same time could exchange their messages in another order elsewhere.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:
