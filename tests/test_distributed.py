@@ -309,6 +309,19 @@ def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_others_do_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = Devices()
+    monkeypatch.setattr(devices, "decide", lambda make: make())
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    gather = "pjax.experiments.devices.process_allgather"
+    monkeypatch.setattr(gather, lambda own: [own, True])
+    devices.check_sees(tmp_path / "run")
+    monkeypatch.setattr(gather, lambda own: [own, False])
+    with pytest.raises(InputError, match=r"run: not seen by process 1; .* a file system that all share"):
+        devices.check_sees(tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+
+
 def test_a_batch_that_cannot_be_divided() -> None:
     devices = Devices()
     devices.count = 3

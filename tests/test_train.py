@@ -262,6 +262,11 @@ class TestCheckpoint:
             with pytest.raises(pjax.PjaxError, match=message):
                 checkpoint.load(path, change)
 
+    def test_orbax_is_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+        with pytest.raises(pjax.PjaxError, match=r"pip install .pjax-learn\[distributed\]"):
+            checkpoint.save(checkpoint.path(tmp_path, 1, ".orbax"), TREE, {})
+
     def test_nothing_is_executed(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "checkpoint-1.npz", note=np.array([print], dtype=object))
         with pytest.raises(pjax.PjaxError, match="not a checkpoint"):

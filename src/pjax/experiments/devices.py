@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental.multihost_utils import broadcast_one_to_all, process_allgather
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pjax.errors import InputError
@@ -112,7 +112,7 @@ class Devices:
         """The first process's arrays, on all processes; the others give arrays of the same shapes."""
         if jax.process_count() == 1:
             return tree
-        return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
+        return jax.tree.map(np.asarray, broadcast_one_to_all(tree))
 
     def read(self, make: Callable[[], tuple[Any, Any]], like: Any) -> tuple[Any, Any]:
         """Arrays, and what JSON knows, that only the first process reads, on all processes.
@@ -143,10 +143,10 @@ class Devices:
             return name
 
         left = Path(self.decide(leave))
-        sees = multihost_utils.process_allgather(np.array(left.exists()))
+        sees = process_allgather(np.array(left.exists()))
         if self.first:
             left.unlink()
-        if blind := np.flatnonzero(~np.asarray(sees)).tolist():
+        if blind := [process for process, can in enumerate(sees) if not can]:
             raise InputError(
                 f"{folder}: not seen by {names(blind)}; where parameters are divided every process writes "
                 "its part into the run's folder: put it on a file system that all share"

@@ -55,6 +55,8 @@ def meet(coordinator: str, processes: int, process: int, seconds: float) -> None
         if "error" in told:
             raise InputError(told["error"])
         missing = told["missing"]
+        if not missing:
+            time.sleep(_EVERY / 2)  # until JAX listens; it would try again only after a second
     if missing:
         raise MissingError(
             f"{names(missing)} of {processes} did not come within {seconds:.0f} seconds, or died. Start "
