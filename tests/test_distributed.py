@@ -293,6 +293,7 @@ def test_last_words_of_jax_are_explained() -> None:
     [
         ("--devices none", "--devices must be a number from 1, or all"),
         ("--devices 99", "devices must be from 1 to"),
+        ("--shard-parameters", "over several devices, got one: give --devices too"),
         ("--process 1", "--process: for several processes, give --distributed too"),
         ("--distributed", "--distributed needs --folder or --resume"),
         ("--distributed --processes 2", "coordinator is missing"),

@@ -49,6 +49,8 @@ class Devices:
         if several and count not in (None, len(found)):
             raise InputError(f"several processes use all of their {len(found)} devices, not {count} of them")
         self.count = count or (len(found) if several else 1)
+        if shard_parameters and self.count == 1:
+            raise InputError("parameters can be divided over several devices, got one: give --devices too")
         self.shard_parameters = shard_parameters
         self.first = jax.process_index() == 0
         """Whether this is the process that writes into the run's folder what is not divided."""
