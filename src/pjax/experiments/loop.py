@@ -217,15 +217,11 @@ class Loop:
 
     @functools.cached_property
     def _taken(self) -> Any:
-        """The state of one seed."""
-        taken = lambda state, i: jax.tree.map(lambda leaf: leaf[i], state)  # noqa: E731
-        return jax.jit(taken, out_shardings=_where(self._one))
+        return jax.jit(_taken, out_shardings=_where(self._one))
 
     @functools.cached_property
     def _replaced(self) -> Any:
-        """A state with that of one seed replaced."""
-        replaced = lambda state, one, i: jax.tree.map(lambda a, b: a.at[i].set(b), state, one)  # noqa: E731
-        return jax.jit(replaced, donate_argnums=0, out_shardings=_where(self.shapes))
+        return jax.jit(_replaced, donate_argnums=0, out_shardings=_where(self.shapes))
 
     # --- Evaluation ---
 
@@ -240,12 +236,7 @@ class Loop:
 
     @functools.cached_property
     def _choose(self) -> Any:
-        def choose(mask: jax.Array, params: Any, others: Any) -> Any:
-            return jax.tree.map(
-                lambda a, b: jnp.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), a, b), params, others
-            )
-
-        return jax.jit(choose, out_shardings=_where(self.params(self.shapes)))
+        return jax.jit(_chosen, out_shardings=_where(self.params(self.shapes)))
 
     def accuracy(self, params: dict[str, Any], split: str) -> np.ndarray:
         """The accuracy of each seed's parameters in percent.
@@ -304,6 +295,20 @@ def divisor(number: int, pieces: int) -> int:
 
 def _stacked(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _taken(state: State, i: jax.Array) -> State:
+    """The state of one seed."""
+    return jax.tree.map(lambda leaf: leaf[i], state)
+
+
+def _replaced(state: State, one: State, i: jax.Array) -> State:
+    """A state with that of one seed replaced."""
+    return jax.tree.map(lambda leaf, new: leaf.at[i].set(new), state, one)
+
+
+def _chosen(mask: jax.Array, params: Any, others: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), a, b), params, others)
 
 
 def _where(shapes: Any) -> Any:
