@@ -62,7 +62,7 @@ def test_train_writes_a_folder_and_says_where(tmp_path: Path, monkeypatch: pytes
     output = run("train", "--method", "ap", *SMALL)
     folder = tmp_path / "runs" / "digits-mlp-1x8-ap"
     files = {"config.json", "metrics.jsonl", "results.jsonl", "run.png"}
-    files |= {"checkpoint.npz", "checkpoint-before.npz"}
+    files |= {"checkpoint-1.npz", "checkpoint-2.npz"}
     assert {path.name for path in folder.iterdir()} == files
     for word in ("step 100", "test %", "runs/digits-mlp-1x8-ap/run.png"):
         assert word in output

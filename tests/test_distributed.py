@@ -1,6 +1,8 @@
 """Runs on several devices and in several processes: the same results, a process that is killed, resuming."""
 
+import concurrent.futures
 import json
+import math
 import os
 import shutil
 import signal
@@ -8,19 +10,24 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pages
 import pytest
+from jax.tree_util import tree_leaves, tree_leaves_with_path
 from typer.testing import CliRunner
 
 from pjax.errors import InputError
+from pjax.experiments import checkpoint
 from pjax.experiments.cli import app
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.guard import LOST, explain
-from pjax.experiments.train import train
+from pjax.experiments.loop import Loop
+from pjax.experiments.roll_call import MissingError, meet
+from pjax.experiments.train import Progress, _expected, _for_numpy, train
 
 CONFIG = Config(
     method="ap", widths=(8,), batch_size=64, steps_per_batch=5, max_steps=60, check_every=10, patience=0
@@ -38,18 +45,23 @@ def python(devices: int, *arguments: str) -> subprocess.Popen:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, *arguments],
-        env={**os.environ, "XLA_FLAGS": flags},
+        stdin=subprocess.PIPE,
+        env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def start_two(*arguments: str | Path) -> list[subprocess.Popen]:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    cluster = f"--distributed --coordinator 127.0.0.1:{port} --processes 2 --timeout 6 --process".split()
+        return free.getsockname()[1]
+
+
+def start_two(*arguments: str | Path) -> list[subprocess.Popen]:
+    address = f"127.0.0.1:{free_port()}"
+    cluster = f"--distributed --coordinator {address} --processes 2 --timeout 6 --process".split()
     return [start(2, *arguments, *cluster, str(i)) for i in range(2)]
 
 
@@ -63,11 +75,10 @@ def finish(process: subprocess.Popen, seconds: float = 100) -> str:
 
 def assert_close(a: Path, b: Path) -> None:
     """Two runs are the same up to the order in which sums are made."""
-    with np.load(a / "checkpoint.npz") as one, np.load(b / "checkpoint.npz") as other:
-        assert one.files == other.files
-        for name in one.files:
-            if name != "note":
-                np.testing.assert_allclose(one[name], other[name], atol=2e-6, err_msg=name)
+    shapes = _for_numpy(_expected(Loop(CONFIG)))
+    one, other = (checkpoint.load(checkpoint.last(folder), shapes)[0] for folder in (a, b))
+    for (path, found), right in zip(tree_leaves_with_path(one), tree_leaves(other), strict=True):
+        np.testing.assert_allclose(found, right, atol=2e-6, err_msg=str(path))
     for name in ("metrics.jsonl", "results.jsonl"):
         lines, others = ([json.loads(line) for line in (f / name).read_text().splitlines()] for f in (a, b))
         assert len(lines) == len(others) > 0
@@ -84,12 +95,73 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class StopError(Exception):
+    """Where a test interrupts a run."""
+
+
+def stop_at(step: float) -> Callable[[Progress], None]:
+    def progress(p: Progress) -> None:
+        if p.step >= step and not math.isnan(p.test):
+            raise StopError
+
+    return progress
+
+
 def test_four_devices_do_what_one_does(alone: Path, tmp_path: Path) -> None:
-    process = start(4, *START, tmp_path / "run", "--devices", "all")
+    """And go on with what one has begun."""
+    folder = tmp_path / "run"
+    with pytest.raises(StopError):
+        train(CONFIG, folder, progress=stop_at(10))
+    process = start(4, "--resume", folder, "--devices", "all")
     said = finish(process)
     assert process.returncode == 0, said
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["device"].startswith("4 × ")
-    assert_close(tmp_path / "run", alone)
+    assert {path.name for path in folder.glob("checkpoint*")} == {
+        "checkpoint-10.orbax",
+        "checkpoint-12.orbax",
+    }
+    assert_close(folder, alone)
+
+
+DIVIDED = """
+import sys
+from pathlib import Path
+import jax
+from pjax.experiments import checkpoint
+from pjax.experiments.devices import Devices
+from pjax.experiments.train import train
+from test_distributed import CONFIG, StopError, stop_at
+
+save = checkpoint.save
+
+def look(path, tree, note):
+    for leaf in jax.tree.leaves(tree["state"]["method"]) + jax.tree.leaves(tree["best"]):
+        if leaf.ndim > 1:  # with the axis of seeds
+            parts = [part.data.size for part in leaf.addressable_shards]
+            assert parts == [leaf.size // devices.count] * devices.count, (leaf.shape, parts)
+    save(path, tree, note)
+
+checkpoint.save = look
+folder = Path(sys.argv[1])
+for count, step in ((4, 20), (2, 30)):
+    devices = Devices(count, shard_parameters=True)
+    try:
+        train(CONFIG, folder, resume=folder.exists(), devices=devices, progress=stop_at(step))
+    except StopError:
+        print("stopped", count)
+"""
+
+
+def test_parameters_over_devices(alone: Path, tmp_path: Path) -> None:
+    """Each has its part of them: four devices, then two, and at last one, which has all."""
+    folder = tmp_path / "run"
+    process = python(4, "-c", DIVIDED, str(folder))
+    said = finish(process)
+    assert process.returncode == 0, said
+    assert said.split("\n") == ["stopped 4", "stopped 2", ""]
+    assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-4.orbax", "checkpoint-6.orbax"}
+    train(None, folder, resume=True)
+    assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-10.npz", "checkpoint-12.npz"}
+    assert_close(folder, alone)
 
 
 def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) -> None:
@@ -113,18 +185,84 @@ def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) ->
     assert first.returncode != LOST or "error: process 1 has died" in said
     assert f"pjax train --resume {folder}" in said
     assert not (folder / "results.jsonl").exists(), "it ended before one could be killed"
-    assert (folder / "checkpoint.npz").exists()
 
     shutil.copytree(folder, tmp_path / "one")
     train(None, tmp_path / "one", resume=True)
     assert_close(tmp_path / "one", alone)
 
-    both = start_two("--resume", folder)
+    both = start_two("--resume", folder, "--shard-parameters")
     said, other = map(finish, both)
     assert [process.returncode for process in both] == [0, 0], said + other
     assert "step 60" in said
     assert "step 60" not in other
+    assert {path.name for path in folder.glob("checkpoint*")} == {
+        "checkpoint-10.orbax",
+        "checkpoint-12.orbax",
+    }
     assert_close(folder, alone)
+
+
+WAITS = """
+import socket, sys, time
+while True:
+    try:
+        connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        break
+    except OSError:
+        time.sleep(0.01)
+connection.sendall(b'{"process": 2, "processes": 4}\\n')
+connection.recv(1)
+print("here", flush=True)
+time.sleep(100)
+"""
+IMPATIENT = """
+from pjax.experiments import devices
+from pjax.__main__ import main
+devices.START_SECONDS = 3
+main()
+"""
+
+
+def test_processes_that_do_not_come_are_named(tmp_path: Path) -> None:
+    """Of four processes two come, one is killed while it waits, and one is never started."""
+    port = free_port()
+    cluster = f"--distributed --coordinator 127.0.0.1:{port} --processes 4 --process 0 --guarded"
+    first = python(1, "-c", IMPATIENT, "train", "--folder", str(tmp_path / "run"), *cluster.split())
+    killed = python(1, "-c", WAITS, str(port))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        second = pool.submit(meet, f"127.0.0.1:{port}", 4, 1, seconds=60)
+        try:
+            assert killed.stdout.readline() == "here\n"
+            killed.kill()
+            first.wait(timeout=60)  # its standard input stays open, as its watcher would keep it
+        finally:
+            first.kill()
+            killed.kill()
+            said, _ = finish(first), finish(killed)
+        assert first.returncode == LOST, said
+        assert "error: processes 2, 3 of 4 did not come within 3 seconds" in said
+        assert f"go on with: pjax train --resume {tmp_path / 'run'}" in said
+        with pytest.raises(MissingError, match="processes 2, 3 of 4 did not come"):
+            second.result(timeout=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_do_not_fit_are_refused() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(meet, address, 3, 0, seconds=30)
+        second = pool.submit(meet, address, 3, 1, seconds=30)
+        with pytest.raises(InputError, match="process 0 waits for 3 processes, process 2 for 4"):
+            meet(address, 4, 2, seconds=30)
+        # One of the two that say so is refused, and it is not known which one came first.
+        again = pool.submit(meet, address, 3, 1, seconds=30)
+        done, _ = concurrent.futures.wait((second, again), 30, concurrent.futures.FIRST_COMPLETED)
+        with pytest.raises(InputError, match="there are two processes with --process 1"):
+            done.pop().result()
+        meet(address, 3, 2, seconds=30)
+        first.result(timeout=30)
+    with socket.create_server(("", 0)) as taken, pytest.raises(InputError, match="cannot listen on port"):
+        meet(f"127.0.0.1:{taken.getsockname()[1]}", 2, 0, seconds=1)
 
 
 def test_state_that_is_divided_goes_through_orbax() -> None:
@@ -155,6 +293,7 @@ def test_last_words_of_jax_are_explained() -> None:
     [
         ("--devices none", "--devices must be a number from 1, or all"),
         ("--devices 99", "devices must be from 1 to"),
+        ("--shard-parameters", "over several devices, got one: give --devices too"),
         ("--process 1", "--process: for several processes, give --distributed too"),
         ("--distributed", "--distributed needs --folder or --resume"),
         ("--distributed --processes 2", "coordinator is missing"),
@@ -169,6 +308,19 @@ def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments:
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_others_do_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = Devices()
+    monkeypatch.setattr(devices, "decide", lambda make: make())
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    gather = "pjax.experiments.devices.process_allgather"
+    monkeypatch.setattr(gather, lambda own: [own, True])
+    devices.check_sees(tmp_path / "run")
+    monkeypatch.setattr(gather, lambda own: [own, False])
+    with pytest.raises(InputError, match=r"run: not seen by process 1; .* a file system that all share"):
+        devices.check_sees(tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_batch_that_cannot_be_divided() -> None:

@@ -38,7 +38,7 @@ def interrupt_at(step: float):
 
 def outcome(folder: Path) -> tuple[dict[str, np.ndarray], list[dict], list[dict]]:
     """All that a run leaves, but for times."""
-    with np.load(folder / "checkpoint.npz", allow_pickle=False) as archive:
+    with np.load(checkpoint.last(folder), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files if name != "note"}
     lines = []
     for file in ("metrics.jsonl", "results.jsonl"):
@@ -185,9 +185,9 @@ class TestErrors:
     def test_a_damaged_checkpoint_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(StopError):
             train(ADAM, tmp_path / "run", progress=interrupt_at(30))
-        path = tmp_path / "run" / "checkpoint.npz"
+        path = tmp_path / "run" / "checkpoint-20.npz"
         path.write_bytes(path.read_bytes()[:-100])
-        with pytest.raises(pjax.PjaxError, match=r"checkpoint\.npz: not a checkpoint, or cut off"):
+        with pytest.raises(pjax.PjaxError, match=r"checkpoint-20\.npz: not a checkpoint, or cut off"):
             train(None, tmp_path / "run", resume=True)
 
 
@@ -195,9 +195,9 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     train(ADAM, tmp_path / "whole")
     with pytest.raises(StopError):
         train(ADAM, tmp_path / "run", progress=interrupt_at(50))
-    path = tmp_path / "run" / "checkpoint.npz"
+    path = tmp_path / "run" / "checkpoint-40.npz"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match=r"checkpoint\.npz: not a checkpoint.*checkpoint-before\.npz"):
+    with pytest.warns(UserWarning, match=r"checkpoint-40\.npz: not a checkpoint.*checkpoint-20\.npz"):
         train(None, tmp_path / "run", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "run")
 
@@ -213,25 +213,35 @@ TREE = {"params": {"a.b": np.arange(3.0), "c": np.zeros((2, 2), np.float32)}, "n
 
 
 class TestCheckpoint:
-    def test_round_trip(self, tmp_path: Path) -> None:
-        checkpoint.save(tmp_path / "x.npz", TREE, {"step": 3})
-        tree, note = checkpoint.load(tmp_path / "x.npz", TREE)
+    @pytest.mark.parametrize("kind", checkpoint.KINDS)
+    def test_round_trip(self, tmp_path: Path, kind: str) -> None:
+        path = checkpoint.path(tmp_path, 1, kind)
+        checkpoint.save(path, TREE, {"step": 3})
+        tree, note = checkpoint.load(path, TREE)
         assert note == {"step": 3}
         assert jax.tree.structure(tree) == jax.tree.structure(TREE)
         for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(TREE), strict=True):
             np.testing.assert_array_equal(a, b, strict=True)
 
     def test_the_one_before_is_kept(self, tmp_path: Path) -> None:
-        path = tmp_path / "x.npz"
-        for step in range(3):
+        for step, kind in ((8, ".npz"), (9, ".orbax"), (10, ".npz")):
+            path = checkpoint.path(tmp_path, step, kind)
             checkpoint.save(path, TREE, {"step": step})
+        assert {file.name for file in tmp_path.iterdir()} == {"checkpoint-9.orbax", "checkpoint-10.npz"}
         data = bytearray(path.read_bytes())
         data[data.index(b"leaf:params/c.npy") + 150] ^= 1  # one bit of an array
         path.write_bytes(data)
-        with pytest.warns(UserWarning, match=r"x\.npz: not a checkpoint, or cut off .*x-before\.npz"):
-            assert checkpoint.load(path, TREE)[1] == {"step": 1}
-        path.unlink()  # as between the two renames
-        assert checkpoint.load(path, TREE)[1] == {"step": 1}
+        (tmp_path / "checkpoint-11.orbax.unfinished.orbax-checkpoint-tmp").mkdir()
+        with pytest.warns(UserWarning, match=r"11.*not finished.*10.* cut off.*from checkpoint-9.orbax"):
+            found = checkpoint.last(tmp_path)
+        assert found is not None
+        assert checkpoint.load(found, TREE)[1] == {"step": 9}
+        (part,) = (file for file in found.glob("d/*"))
+        part.write_bytes(part.read_bytes()[:-1])
+        with pytest.raises(pjax.PjaxError, match=r"10.*cut off"):
+            checkpoint.last(tmp_path)
+        checkpoint.save(path, TREE, {})
+        assert {file.name for file in tmp_path.iterdir()} == {"checkpoint-9.orbax", "checkpoint-10.npz"}
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -246,26 +256,33 @@ class TestCheckpoint:
         ],
     )
     def test_mismatches_are_refused_by_name(self, tmp_path: Path, change: dict, message: str) -> None:
-        checkpoint.save(tmp_path / "x.npz", TREE, {})
-        with pytest.raises(pjax.PjaxError, match=message):
-            checkpoint.load(tmp_path / "x.npz", change)
+        for kind in checkpoint.KINDS:
+            path = checkpoint.path(tmp_path, 1, kind)
+            checkpoint.save(path, TREE, {})
+            with pytest.raises(pjax.PjaxError, match=message):
+                checkpoint.load(path, change)
+
+    def test_orbax_is_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+        with pytest.raises(pjax.PjaxError, match=r"pip install .pjax-learn\[distributed\]"):
+            checkpoint.save(checkpoint.path(tmp_path, 1, ".orbax"), TREE, {})
 
     def test_nothing_is_executed(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "x.npz", note=np.array([print], dtype=object))
+        np.savez(tmp_path / "checkpoint-1.npz", note=np.array([print], dtype=object))
         with pytest.raises(pjax.PjaxError, match="not a checkpoint"):
-            checkpoint.load(tmp_path / "x.npz", {})
+            checkpoint.load(tmp_path / "checkpoint-1.npz", {})
 
     def test_a_failed_write_leaves_the_old_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        checkpoint.save(tmp_path / "x.npz", TREE, {"step": 1})
+        checkpoint.save(tmp_path / "checkpoint-1.npz", TREE, {"step": 1})
 
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
-            checkpoint.save(tmp_path / "x.npz", TREE, {"step": 2})
-        assert checkpoint.load(tmp_path / "x.npz", TREE)[1] == {"step": 1}
-        assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
+            checkpoint.save(tmp_path / "checkpoint-1.npz", TREE, {"step": 2})
+        assert checkpoint.load(tmp_path / "checkpoint-1.npz", TREE)[1] == {"step": 1}
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1.npz"]
 
 
 class TestConfig:

@@ -1,16 +1,14 @@
-"""Checkpoints: a pytree of arrays and some JSON in one file, written atomically; the one before is kept.
+"""Checkpoints: a pytree of arrays and some JSON, there whole or not at all; the one before the last is kept.
 
-The file is a NumPy archive: one array per leaf, named by its path in the tree, and the JSON as text. Reading
-it executes nothing, and anything that does not fit the tree that is expected is refused by name. A damaged
-file is told by its checksums, and passed over for the one before.
+In a run's folder they are called ``checkpoint-N``, by a number that grows, and come in two kinds: ``.npz``, a
+file, see `_archive`, and ``.orbax``, a folder into which several processes can write, see `_parts`. Reading
+executes nothing, and anything that does not fit the tree that is expected is refused by name. One that is
+damaged, or was not finished, is named in a warning, and passed over for the one before.
 """
 
-import io
-import json
-import os
+import re
+import shutil
 import warnings
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,103 +16,121 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments.results import write_atomically
+from pjax.experiments import _archive, _parts
+from pjax.experiments._archive import DamagedError
 
-_NOTE = "note"
-_LEAF = "leaf:"
+KINDS: dict[str, Any] = {".npz": _archive, ".orbax": _parts}
+orbax = _parts.orbax
+
+
+def path(folder: Path, number: int, kind: str) -> Path:
+    """Where a checkpoint is.
+
+    >>> path(Path("run"), 120, ".npz").name
+    'checkpoint-120.npz'
+    """
+    return folder / f"checkpoint-{number}{kind}"
 
 
 def save(path: Path, tree: Any, note: dict[str, Any]) -> None:
-    """Write a checkpoint: it is there whole or not at all. The one before it is kept beside it.
+    """Write a checkpoint. The one before it is kept, what is older is removed.
 
     Args:
-        path: the file.
-        tree: a pytree of arrays. Keys of `jax.random` must be given as their data.
+        path: see `path`.
+        tree: a pytree of arrays. Keys of `jax.random` must be given as their data. If other processes have
+            parts of the arrays, all must save, and the kind must be ``.orbax``; else one process does.
         note: anything that JSON knows.
     """
-    arrays = {_LEAF + name: np.asarray(leaf) for name, leaf in _named(tree).items()}
-    arrays[_NOTE] = np.frombuffer(json.dumps(note).encode(), np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    new = write_atomically(path.with_name(f"{path.name}.new"), buffer.getvalue())
-    if path.exists():
-        os.replace(path, before(path))
-    os.replace(new, path)
+    first = jax.process_index() == 0
+    if first:
+        for unfinished in _unfinished(path.parent):
+            _remove(unfinished)
+    KINDS[path.suffix].write(path, _named(tree), note)
+    if first:
+        earlier = [other for other in _all(path.parent) if _number(other) < _number(path)]
+        for other in _all(path.parent):
+            if other not in (path, *earlier[-1:]):
+                _remove(other)
 
 
-def before(path: Path) -> Path:
-    """Where the checkpoint before the last one is.
-
-    >>> before(Path("run/checkpoint.npz")).name
-    'checkpoint-before.npz'
-    """
-    return path.with_name(f"{path.stem}-before{path.suffix}")
-
-
-def exists(path: Path) -> bool:
-    """Whether there is a checkpoint, or the one before it."""
-    return path.exists() or before(path).exists()
-
-
-def remove(path: Path) -> None:
-    """Remove a checkpoint, and the one before it."""
-    for file in (path, before(path)):
-        file.unlink(missing_ok=True)
+def last(folder: Path) -> Path | None:
+    """The last whole checkpoint in a folder, if there is one; a warning names those that are passed over."""
+    problems = [f"{path}: was not finished" for path in _unfinished(folder)]
+    damaged = None
+    for path in reversed(_all(folder)):
+        try:
+            KINDS[path.suffix].check(path)
+        except DamagedError as error:
+            damaged = damaged or error
+            problems.append(str(error))
+            continue
+        if problems:
+            warnings.warn(f"{'; '.join(problems)}. Going on from {path.name}", stacklevel=2)
+        return path
+    if damaged:
+        raise damaged
+    if problems:
+        warnings.warn(f"{'; '.join(problems)}. Beginning anew", stacklevel=2)
+    return None
 
 
 def load(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
-    """Read a checkpoint, or, with a warning if it is damaged, the one before it.
+    """Read a checkpoint.
 
     Args:
-        path: the file.
-        like: a tree of arrays, or of shapes, with the structure that is expected.
+        path: see `last`.
+        like: a tree of arrays, or of shapes, with the structure that is expected. Where a shape has a
+            sharding the array is read there: every process reads its parts, and all must do so.
 
     Returns:
-        The tree, of NumPy arrays, and the note.
+        The tree, of NumPy arrays where nothing else is said, and the note.
     """
-    path, arrays, note = _read_last(path)
     wanted = _named(like)
-    if missing := sorted(wanted.keys() - arrays.keys()):
-        raise InputError(f"{path}: holds no {_some(missing)}; it was written by another run or version")
-    if extra := sorted(arrays.keys() - wanted.keys()):
-        raise InputError(f"{path}: holds {_some(extra)}, which this run does not have")
-    for name, leaf in wanted.items():
-        found, shape, dtype = arrays[name], tuple(np.shape(leaf)), np.dtype(leaf.dtype)
-        if found.shape != shape or found.dtype != dtype:
-            raise InputError(
-                f"{path}: {name} is {found.dtype}{list(found.shape)}, this run has {dtype}{list(shape)}"
-            )
+
+    def fits(found: dict[str, Any]) -> None:
+        if missing := sorted(wanted.keys() - found.keys()):
+            raise InputError(f"{path}: holds no {_some(missing)}; it was written by another run or version")
+        if extra := sorted(found.keys() - wanted.keys()):
+            raise InputError(f"{path}: holds {_some(extra)}, which this run does not have")
+        for name, leaf in wanted.items():
+            shape, dtype = tuple(found[name].shape), np.dtype(found[name].dtype)
+            if shape != tuple(leaf.shape) or dtype != np.dtype(leaf.dtype):
+                raise InputError(
+                    f"{path}: {name} is {dtype}{list(shape)}, this run has "
+                    f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
+                )
+
+    arrays, note = KINDS[path.suffix].read(path, wanted, fits)
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]), note
 
 
-class _DamagedError(InputError):
-    """A file is missing, or no checkpoint."""
+def remove(folder: Path) -> None:
+    """Remove all checkpoints in a folder."""
+    for path in (*_all(folder), *_unfinished(folder)):
+        _remove(path)
 
 
-def _read_last(path: Path) -> tuple[Path, dict[str, np.ndarray], dict[str, Any]]:
-    """The file that is read, and what is in it."""
-    try:
-        return path, *_read(path)
-    except _DamagedError as error:
-        try:
-            found = before(path), *_read(before(path))
-        except _DamagedError:
-            raise error from None
-        if path.exists():
-            warnings.warn(f"{error}. Going on from the one before it, {before(path).name}", stacklevel=3)
-        return found
+_NAME = re.compile(rf"checkpoint-\d+({'|'.join(map(re.escape, KINDS))})")
 
 
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        note = json.loads(bytes(arrays.pop(_NOTE)))
-    except FileNotFoundError:
-        raise _DamagedError(f"{path}: no such checkpoint") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise _DamagedError(f"{path}: not a checkpoint, or cut off ({error})") from None
-    return {name.removeprefix(_LEAF): array for name, array in arrays.items()}, note
+def _all(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, by their numbers."""
+    return sorted((path for path in folder.glob("checkpoint-*") if _NAME.fullmatch(path.name)), key=_number)
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"checkpoint-*{_parts.UNFINISHED}*"))
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _named(tree: Any) -> dict[str, Any]:

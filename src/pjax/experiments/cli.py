@@ -149,6 +149,10 @@ def train(
     devices: Annotated[
         str | None, typer.Option(help="How many devices share every batch, or all; by default 1.")
     ] = None,
+    shard_parameters: Annotated[
+        bool,
+        typer.Option("--shard-parameters", help="Divide the parameters, too, over the devices."),
+    ] = False,
     distributed: Annotated[
         bool, typer.Option("--distributed", help="Be one of several processes, which share every batch.")
     ] = False,
@@ -224,7 +228,9 @@ def train(
         else contextlib.nullcontext()
     )
     with _messages(f"go on with: {again}"), joined:
-        places = placing.Devices(jax.device_count() if count == "all" else count)
+        places = placing.Devices(
+            jax.device_count() if count == "all" else count, shard_parameters=shard_parameters
+        )
         with _training_bar() if places.first else contextlib.nullcontext(lambda *_: None) as show:
             run = training.train(
                 config,
@@ -242,7 +248,7 @@ def train(
 
 
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
-_NO_SETTING = ("resume", "devices", "distributed", "guarded", *_CLUSTER)
+_NO_SETTING = ("resume", "devices", "shard_parameters", "distributed", "guarded", *_CLUSTER)
 
 
 def _count(devices: str | None) -> Any:

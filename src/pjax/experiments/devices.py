@@ -1,19 +1,24 @@
 """Where a run's arrays lie: every batch divided over devices, of one process or of several, all else on each.
 
 The compiler does the rest: a program whose batch is divided ends with the sums over the whole batch on every
-device. All processes run the same program; what is read from files or decided is the first one's.
+device. Parameters may be divided, too: then each device has its part of them, and gathers the others when it
+needs them. All processes run the same program; what is decided is decided by the first one.
 """
 
 import json
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental.multihost_utils import broadcast_one_to_all, process_allgather
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pjax.errors import InputError
+from pjax.experiments.roll_call import meet, names
 
 START_SECONDS = 45
 """How long processes wait for each other to start."""
@@ -26,13 +31,15 @@ class Devices:
 
     Args:
         count: how many; by default one, and of several processes all.
+        shard_parameters: whether parameters, and what an outer optimiser keeps for each of them, are divided
+            over the devices; by default each device has all of them.
 
     >>> devices = Devices()
     >>> devices.count, devices.first, devices.padded(5)
     (1, True, 5)
     """
 
-    def __init__(self, count: int | None = None) -> None:
+    def __init__(self, count: int | None = None, *, shard_parameters: bool = False) -> None:
         found = jax.devices()
         if count is not None and not 1 <= count <= len(found):
             raise InputError(
@@ -42,14 +49,35 @@ class Devices:
         if several and count not in (None, len(found)):
             raise InputError(f"several processes use all of their {len(found)} devices, not {count} of them")
         self.count = count or (len(found) if several else 1)
+        if shard_parameters and self.count == 1:
+            raise InputError("parameters can be divided over several devices, got one: give --devices too")
+        self.shard_parameters = shard_parameters
         self.first = jax.process_index() == 0
-        """Whether this is the process that reads and writes the run's folder."""
+        """Whether this is the process that writes into the run's folder what is not divided."""
         mesh = jax.sharding.Mesh(np.array(found[: self.count]), ("batch",), axis_types=(AxisType.Auto,))
         self.everywhere = NamedSharding(mesh, PartitionSpec())
 
     def over(self, axis: int) -> NamedSharding:
         """That an axis is divided over the devices."""
         return NamedSharding(self.everywhere.mesh, PartitionSpec(*[None] * axis, "batch"))
+
+    def parts(self, tree: Any, first: int = 0) -> Any:
+        """For each array of parameters, or its shape, where it lies.
+
+        If parameters are divided it is divided along its largest axis that can be, of those from ``first``.
+        """
+
+        def place(leaf: Any) -> NamedSharding:
+            axes = [axis for axis in range(first, len(leaf.shape)) if leaf.shape[axis] % self.count == 0]
+            if not (self.shard_parameters and axes):
+                return self.everywhere
+            return self.over(max(axes, key=lambda axis: leaf.shape[axis]))
+
+        return jax.tree.map(place, tree)
+
+    def placed(self, tree: Any, where: Any) -> Any:
+        """Arrays that every process has, where they shall lie; those that lie there stay."""
+        return jax.tree.map(self._place, tree, where)
 
     def copied(self, tree: Any) -> Any:
         """Arrays that every process has, on every device."""
@@ -60,6 +88,8 @@ class Devices:
         return jax.tree.map(lambda leaf: self._place(leaf, self.over(axis)), tree)
 
     def _place(self, leaf: Any, sharding: NamedSharding) -> jax.Array:
+        if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+            return leaf
         if sharding.is_fully_addressable:
             return jax.device_put(leaf, sharding)
         values = np.asarray(leaf)
@@ -84,7 +114,45 @@ class Devices:
         """The first process's arrays, on all processes; the others give arrays of the same shapes."""
         if jax.process_count() == 1:
             return tree
-        return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
+        return jax.tree.map(np.asarray, broadcast_one_to_all(tree))
+
+    def read(self, make: Callable[[], tuple[Any, Any]], like: Any) -> tuple[Any, Any]:
+        """Arrays, and what JSON knows, that only the first process reads, on all processes.
+
+        Args:
+            make: returns a tree of NumPy arrays and anything that JSON knows.
+            like: shapes of the arrays, and where they shall lie.
+        """
+        tree = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+
+        def made() -> Any:
+            nonlocal tree
+            tree, note = make()
+            return note
+
+        note = self.decide(made)
+        return self.placed(self.from_first(tree), jax.tree.map(lambda leaf: leaf.sharding, like)), note
+
+    def check_sees(self, folder: Path) -> None:
+        """Refuse a folder of the first process that others do not see."""
+        if jax.process_count() == 1:
+            return
+
+        def leave() -> str:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=folder, prefix=".seen-")
+            os.close(handle)
+            return name
+
+        left = Path(self.decide(leave))
+        sees = process_allgather(np.array(left.exists()))
+        if self.first:
+            left.unlink()
+        if blind := [process for process, can in enumerate(sees) if not can]:
+            raise InputError(
+                f"{folder}: not seen by {names(blind)}; where parameters are divided every process writes "
+                "its part into the run's folder: put it on a file system that all share"
+            )
 
     def decide(self, make: Callable[[], Any]) -> Any:
         """What a function returns that only the first process calls, on all processes, or its error.
@@ -123,9 +191,12 @@ def connect(
         process: which one this is, from 0.
         timeout: after how many seconds a process that is not heard of is taken for dead.
 
-    Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does.
+    Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does. Where
+    they are, an error names the processes that do not come, see `roll_call.meet`.
     """
     check(coordinator, processes, process)
+    if coordinator is not None and processes is not None and process is not None:
+        meet(coordinator, processes, process, START_SECONDS)
     # Programs that run at the same time could exchange their messages in another order elsewhere.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:

@@ -21,10 +21,11 @@ import jax
 
 from pjax.errors import PjaxError
 from pjax.experiments.devices import END_SECONDS, START_SECONDS, connect
+from pjax.experiments.roll_call import MissingError, names
 
 _FATAL = "JAX distributed service detected fatal errors"
 LOST = 3
-"""The exit code after another process has died."""
+"""The exit code after another process has died, or has not come."""
 
 
 def watch(command: list[str], resume: str) -> int:
@@ -74,10 +75,10 @@ def explain(said: str, resume: str) -> str:
             f"If a run was under way, go on with: {resume}"
         )
     silent = re.search(r"stopped sending heartbeats\):\s*((?:\d+[\s,]+)+)", said)
-    names = re.findall(r"\d+", silent[1]) if silent else ["0"] if "leader task" in said else []
-    if not names:
+    dead = re.findall(r"\d+", silent[1]) if silent else ["0"] if "leader task" in said else []
+    if not dead:
         return f"{said}error: another process has died. Go on from the last checkpoint with: {resume}"
-    who = f"process {names[0]} has" if len(names) == 1 else f"processes {', '.join(names)} have"
+    who = f"{names(dead)} {'has' if len(dead) == 1 else 'have'}"
     return f"error: {who} died, and this one ends too. Go on from the last checkpoint with: {resume}"
 
 
@@ -90,9 +91,11 @@ def joined(
     After an error it ends without waiting for the others, which need not have it.
     """
     threading.Thread(target=_end_with_watcher, daemon=True).start()
-    connect(coordinator, processes, process, timeout)
     try:
+        connect(coordinator, processes, process, timeout)
         yield
+    except MissingError as error:
+        _end(LOST, f"error: {error}. If a run was under way, go on with: {resume}\n")
     except PjaxError as error:
         time.sleep(2)  # others may have the same error, and should say so before this one is gone
         _end(2, f"error: {error}\n")

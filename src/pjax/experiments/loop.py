@@ -1,7 +1,8 @@
 """The compiled parts of training, the same for every method: many batches in one call, and accuracies.
 
 The data lie on every device; a call gets the rows of its batches, which are computed beforehand from the seed
-and the number of the batch alone. On several devices each gets its part of the rows of every batch.
+and the number of the batch alone. On several devices each gets its part of the rows of every batch, and where
+parameters are divided it has only its part of them between two batches.
 """
 
 import functools
@@ -64,22 +65,30 @@ class Loop:
         pieces = PIECES if config.check_every >= FEW else 1
         self.batches_per_call = divisor(self.batches_per_check, pieces) if self.scanned else 1
         self._programs: dict[bool, Any] = {}
+        self.shapes, self._one = self._shapes((len(config.seeds),)), self._shapes(())
+        """Shapes and types of the state of all seeds, and of that of one, and where their arrays lie."""
         self._train_data = self.devices.copied((self.dataset.x_train, self.dataset.y_train))
 
     # --- Training ---
 
     def start(self) -> State:
         """The state of all seeds before the first batch."""
-        states = [jax.jit(self._start)(np.uint32(seed)) for seed in self.config.seeds]
-        return self.place(jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))
+        start = jax.jit(self._start, out_shardings=_where(self._one))
+        states = [start(np.uint32(seed)) for seed in self.config.seeds]
+        return jax.jit(_stacked, out_shardings=_where(self.shapes))(states)
 
-    def place(self, state: State) -> State:
-        """A state on the devices: that of the first process."""
-        return self.devices.copied(self.devices.from_first(state))
-
-    def shapes(self) -> State:
-        """Shapes and types of the state."""
-        return jax.eval_shape(jax.vmap(self._start), np.asarray(self.config.seeds, np.uint32))
+    def _shapes(self, seeds: tuple[int, ...]) -> State:
+        shapes = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((*seeds, *leaf.shape), leaf.dtype),
+            jax.eval_shape(self._start, np.uint32(0)),
+        )
+        places = {
+            "method": self.devices.parts(shapes["method"], first=len(seeds)),
+            "key": self.devices.everywhere,
+        }
+        return jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
+        )
 
     def _start(self, seed: jax.Array) -> State:
         initial, later = jax.random.split(jax.random.key(seed))
@@ -112,7 +121,7 @@ class Loop:
             return state, _means(losses), math.nan
         seconds = []
         for i in active:
-            one = jax.tree.map(lambda leaf, i=i: leaf[i], state)
+            one = self._taken(state, i)
             used = 0.0
             compiled = self._compiled(False)
             for first, rows in self._calls(batch, [i]):
@@ -122,13 +131,13 @@ class Loop:
                 used += time.perf_counter() - begin
                 losses[i].append(float(loss))
                 on_call(self._call_steps / len(active), float(loss))
-            state = jax.tree.map(lambda leaf, new, i=i: leaf.at[i].set(new), state, one)
+            state = self._replaced(state, one, i)
             seconds.append(used)
         return state, _means(losses), float(np.mean(seconds))
 
     def milliseconds(self, state: State, repeats: int = 5) -> float:
         """Milliseconds per step of one run alone: the median over a few calls."""
-        one = jax.tree.map(lambda leaf: leaf[0], state)
+        one = self._taken(state, 0)
         compiled = self._compiled(False)
         used = []
         for _, (first, rows) in zip(range(repeats + 1), self._calls(0, [0]), strict=False):
@@ -168,18 +177,13 @@ class Loop:
     def _compile(self, together: bool) -> Any:
         function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
         seeds = (len(self.config.seeds),) if together else ()
-        whole = self.devices.everywhere
-        state = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                leaf.shape if together else leaf.shape[1:], leaf.dtype, sharding=whole
-            ),
-            self.shapes(),
-        )
+        state = self.shapes if together else self._one
         shape = (*seeds, self.batches_per_call, self.config.batch_size)
         rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=self.devices.over(len(shape) - 1))
         first = jax.ShapeDtypeStruct((), np.int32)
+        where = (_where(state), self.devices.everywhere)
         program = jax.jit(
-            function, donate_argnums=0, out_shardings=whole, compiler_options=compiler_options()
+            function, donate_argnums=0, out_shardings=where, compiler_options=compiler_options()
         )
         return program.lower(state, rows, first, *self._train_data).compile()
 
@@ -195,7 +199,10 @@ class Loop:
             number, rows = item
             key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), number)
             inner, loss = self.method.update(self.model, state["method"], self._see(x[rows]), y[rows], key)
-            return {"method": inner, "key": state["key"]}, loss
+            state = {"method": inner, "key": state["key"]}
+            if self.devices.shard_parameters:  # else the compiler may gather them once for all batches
+                state = jax.lax.with_sharding_constraint(state, _where(self._one))
+            return state, loss
 
         if self.batches_per_call == 1:
             return batch(state, (first, rows[0]))
@@ -211,11 +218,28 @@ class Loop:
         """What the network sees of stored inputs."""
         return self.dataset.normalise(x).reshape(len(x), *self.shape)
 
+    @functools.cached_property
+    def _taken(self) -> Any:
+        return jax.jit(_taken, out_shardings=_where(self._one))
+
+    @functools.cached_property
+    def _replaced(self) -> Any:
+        return jax.jit(_replaced, donate_argnums=0, out_shardings=_where(self.shapes))
+
     # --- Evaluation ---
 
-    def params(self, state: State) -> dict[str, np.ndarray]:
-        """The parameters of all seeds, copied from the device."""
-        return jax.tree.map(np.array, self.method.params(state["method"]))
+    def params(self, state: State) -> dict[str, Any]:
+        """The parameters of all seeds, or their shapes. They are gone when the state has advanced."""
+        return self.method.params(state["method"])
+
+    def chosen(self, better: list[int], params: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+        """New arrays: the first parameters for some seeds, by place, and the others for the rest."""
+        mask = np.isin(np.arange(len(self.config.seeds)), better)
+        return self._choose(mask, params, others)
+
+    @functools.cached_property
+    def _choose(self) -> Any:
+        return jax.jit(_chosen, out_shardings=_where(self.params(self.shapes)))
 
     def accuracy(self, params: dict[str, Any], split: str) -> np.ndarray:
         """The accuracy of each seed's parameters in percent.
@@ -227,7 +251,7 @@ class Loop:
         x, y = (getattr(self.dataset, f"{name}_{split}")[: self.config.evaluated] for name in "xy")
         size = self.devices.padded(min(EVALUATED, len(x)))
         right: Any = 0
-        params = self.devices.copied(params)
+        params = self.devices.placed(params, _where(self.params(self.shapes)))
         for i in range(0, len(x), size):
             # The last call has as many samples as the others, some of which do not count.
             rows = np.minimum(np.arange(i, i + size), len(x) - 1)
@@ -270,6 +294,29 @@ def divisor(number: int, pieces: int) -> int:
     (100, 2, 1, 7)
     """
     return max(d for d in range(1, number + 1) if number % d == 0 and (number // d >= pieces or d == 1))
+
+
+def _stacked(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _taken(state: State, i: jax.Array) -> State:
+    """The state of one seed."""
+    return jax.tree.map(lambda leaf: leaf[i], state)
+
+
+def _replaced(state: State, one: State, i: jax.Array) -> State:
+    """A state with that of one seed replaced."""
+    return jax.tree.map(lambda leaf, new: leaf.at[i].set(new), state, one)
+
+
+def _chosen(mask: jax.Array, params: Any, others: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), a, b), params, others)
+
+
+def _where(shapes: Any) -> Any:
+    """Where arrays lie, given their shapes."""
+    return jax.tree.map(lambda leaf: leaf.sharding, shapes)
 
 
 def _means(losses: dict[int, list[Any]]) -> dict[int, float]:

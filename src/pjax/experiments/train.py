@@ -35,8 +35,6 @@ from pjax.experiments.results import (
     write_atomically,
 )
 
-CHECKPOINT = "checkpoint.npz"
-
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
@@ -70,7 +68,7 @@ def train(
         resume: go on with the run in the folder. A run that has ended is returned as it is.
         together: whether to train all seeds in one program; by default on accelerators.
         devices: what to run on; by default one device, or all devices of several processes, of which only the
-            first needs the folder.
+            first needs the folder, but all if they divide the parameters.
         progress: called often while training.
         keep_checkpoint: whether to keep the checkpoint when the run has ended.
 
@@ -92,11 +90,16 @@ def train(
         )
     with _own_folder(plan["folder"], decided, devices) as where:
         if not plan["finished"]:
-            trainer = _Trainer(decided, where, together, devices, progress or (lambda _: None))
-            trainer.restore() if plan["checkpoint"] else trainer.begin()
+            shared = Path(plan["folder"])
+            if devices.count > 1:
+                checkpoint.orbax()
+            if devices.shard_parameters:
+                devices.check_sees(shared)
+            trainer = _Trainer(decided, where, shared, together, devices, progress or (lambda _: None))
+            trainer.restore(Path(plan["checkpoint"])) if plan["checkpoint"] else trainer.begin()
             trainer.run()
             if not keep_checkpoint:
-                checkpoint.remove(where / CHECKPOINT)
+                checkpoint.remove(where)
         return read_run(where)
 
 
@@ -144,7 +147,10 @@ def load_params(folder: str | Path, seed: int | None = None) -> dict[str, np.nda
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
         raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
-    tree, _ = checkpoint.load(folder / CHECKPOINT, _expected(Loop(config)))
+    path = checkpoint.last(folder)
+    if path is None:
+        raise InputError(f"{folder}: there is no checkpoint")
+    tree, _ = checkpoint.load(path, _for_numpy(_expected(Loop(config))))
     place = config.seeds.index(seed)
     return {name: values[place] for name, values in tree["best"].items()}
 
@@ -168,16 +174,18 @@ def _prepare(config: Config | None, folder: str | Path | None, resume: bool) -> 
     if config is not None and (different := config.differences(saved)):
         lines = ", ".join(f"{name} is {b!r} there and {a!r} here" for name, (a, b) in different.items())
         raise InputError(f"{folder}: the run there is another one: {lines}")
-    there = checkpoint.exists(folder / CHECKPOINT)
-    return _plan(saved, folder, finished=read_run(folder).finished, checkpoint=there)
+    finished = read_run(folder).finished
+    return _plan(saved, folder, finished, None if finished else checkpoint.last(folder))
 
 
-def _plan(config: Config, folder: Path, finished: bool = False, checkpoint: bool = False) -> dict[str, Any]:
+def _plan(
+    config: Config, folder: Path, finished: bool = False, checkpoint: Path | None = None
+) -> dict[str, Any]:
     return {
         "config": config.as_json(),
-        "folder": str(folder),
+        "folder": str(folder.absolute()),
         "finished": finished,
-        "checkpoint": checkpoint,
+        "checkpoint": checkpoint and str(checkpoint.absolute()),
     }
 
 
@@ -193,9 +201,12 @@ def _own_folder(folder: str, config: Config, devices: Devices) -> Iterator[Path]
 
 
 def _expected(loop: Loop) -> dict[str, Any]:
-    """Shapes and types of a checkpoint's arrays."""
-    state = loop.shapes()
-    return {"state": state, "best": loop.method.params(state["method"])}
+    """Shapes and types of a checkpoint's arrays, and where they lie."""
+    return {"state": loop.shapes, "best": loop.params(loop.shapes)}
+
+
+def _for_numpy(shapes: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
 
 
 class _Trainer:
@@ -205,11 +216,14 @@ class _Trainer:
         self,
         config: Config,
         folder: Path,
+        shared: Path,
         together: bool | None,
         devices: Devices,
         progress: Callable[[Progress], None],
     ) -> None:
         self.config, self.folder, self.devices, self.progress = config, folder, devices, progress
+        self.shared = shared
+        """The first process's folder, into which all write checkpoints if they divide the parameters."""
         self.tell(message="loading data")
         self.loop = Loop(config, together=together, devices=devices)
         self.checks: list[dict[str, Any]] = []
@@ -222,40 +236,44 @@ class _Trainer:
 
     def begin(self) -> None:
         self.state = self.loop.start()
-        self.best = self.loop.params(self.state)
+        params = self.loop.params(self.state)
+        self.best = self.loop.chosen([], params, params)
         self.batch = 0
         self._write_config()
         self._write_checks()
 
-    def restore(self) -> None:
+    def restore(self, path: Path) -> None:
         expected = _expected(self.loop)
-        tree = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), expected)
 
-        def load() -> dict[str, Any]:
-            nonlocal tree
-            tree, note = checkpoint.load(self.folder / CHECKPOINT, expected)
-            saved = Config.from_json(note["config"], str(self.folder / CHECKPOINT))
+        def load(shapes: Any) -> tuple[Any, dict[str, Any]]:
+            tree, note = checkpoint.load(path, shapes)
+            saved = Config.from_json(note["config"], str(path))
             if different := saved.differences(self.config):
-                raise InputError(f"{self.folder / CHECKPOINT}: written with another {', '.join(different)}")
-            return note
+                raise InputError(f"{path}: written with another {', '.join(different)}")
+            return tree, note
 
-        note = self.devices.decide(load)
-        self.state = self.loop.place(tree["state"])
-        self.best = self.devices.from_first(tree["best"])
+        if self.devices.shard_parameters:
+            tree, note = load(expected)
+        else:
+            tree, note = self.devices.read(lambda: load(_for_numpy(expected)), expected)
+        self.state, self.best = tree["state"], tree["best"]
         self.batch, self.checks, self.ms_per_step = note["batch"], note["checks"], note["ms_per_step"]
         self._write_checks()
 
     def save(self) -> None:
-        if not self.devices.first:
-            return
+        tree = {"state": self.state, "best": self.best}
+        if not self.devices.shard_parameters:
+            if not self.devices.first:
+                return
+            tree = jax.tree.map(np.asarray, tree)
         note = {
             "config": self.config.as_json(),
             "batch": self.batch,
             "checks": self.checks,
             "ms_per_step": self.ms_per_step,
         }
-        tree = {"state": jax.tree.map(np.asarray, self.state), "best": self.best}
-        checkpoint.save(self.folder / CHECKPOINT, tree, note)
+        kind = ".orbax" if self.devices.count > 1 else ".npz"
+        checkpoint.save(checkpoint.path(self.shared, self.batch, kind), tree, note)
 
     def _write_config(self) -> None:
         about = {
@@ -278,8 +296,7 @@ class _Trainer:
         self.tell(self._step, message="compiling")
         while active := self._active():
             self._until_check(active)
-        best = {name: np.asarray(value) for name, value in self.best.items()}
-        train = self.loop.accuracy(best, "train")
+        train = self.loop.accuracy(self.best, "train")
         results = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
         _write_lines(self.folder / "results.jsonl", [result.as_json() for result in results])
 
@@ -322,11 +339,13 @@ class _Trainer:
         params = self.loop.params(self.state)
         # Rounded as they are written: a resumed run, which reads them, must decide the same.
         accuracy = {name: self.loop.accuracy(params, split).round(_DIGITS) for name, split in _SPLITS.items()}
+        better = []
         for i in active:
             history = self._history("validation", i)
             if math.isfinite(losses[i]) and (not history or accuracy["validation"][i] > max(history)):
-                for name, value in params.items():
-                    self.best[name] = _replaced(self.best[name], i, value[i])
+                better.append(i)
+        if better:
+            self.best = self.loop.chosen(better, params, self.best)
         self.batch += self.loop.batches_per_check
         check: dict[str, Any] = {"step": self._step, "seconds": round(before + seconds, _DIGITS)}
         check["loss"] = _per_seed(losses, self.config.seeds)
@@ -369,12 +388,6 @@ def _per_seed(values: dict[int, float], seeds: tuple[int, ...]) -> list[float | 
     """One value for each seed; None where it was not trained, or the value is not finite."""
     found = (values.get(i, math.nan) for i in range(len(seeds)))
     return [round(v, _DIGITS) if math.isfinite(v) else None for v in found]
-
-
-def _replaced(array: np.ndarray, place: int, value: np.ndarray) -> np.ndarray:
-    copy = np.array(array)
-    copy[place] = value
-    return copy
 
 
 def _write_lines(path: Path, values: list[dict[str, Any]]) -> None:
