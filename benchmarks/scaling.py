@@ -70,6 +70,28 @@ def loops(text: str) -> str:
     return "\n".join(part for part in parts if part.lstrip("%").split(" ", 1)[0] in names)
 
 
+def exchanged(text: str, taken: float = 1.0) -> float:
+    """Bytes that a device gives to exchanges while a program runs; loops count as often as they run.
+
+    Args:
+        text: the compiled program, whose loops must say how often they run.
+        taken: in what part of all cases a branch is taken.
+    """
+    parts = re.split(r"\n(?=%|ENTRY)", text)
+    bodies = {part.removeprefix("ENTRY ").lstrip("%").split(" ", 1)[0]: part for part in parts}
+
+    def one(body: str) -> float:
+        total = sum(collectives(body).values())
+        for called in body.splitlines():
+            times = re.search(r'known_trip_count":\{"n":"(\d+)"', called)
+            for kind, names in re.findall(r"(body|calls|to_apply|\w*computations?)=(\{[^}]*\}|\S+)", called):
+                factor = taken if "computation" in kind else int(times[1]) if times and kind == "body" else 1
+                total += factor * sum(one(bodies[n]) for n in re.findall(r"[\w.\-]+", names) if n in bodies)
+        return total
+
+    return one(next(part for part in parts if part.startswith("ENTRY")))
+
+
 def networks() -> dict[str, tuple[Any, Callable[[int], tuple[Any, Any]]]]:
     """A model and a batch of a given size, by name."""
     import jax.numpy as jnp

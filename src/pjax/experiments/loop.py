@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import data, models
+from pjax.experiments import data, methods, models
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 
@@ -42,6 +42,14 @@ class Loop:
         self.devices.check_batch(config.batch_size)
         self.dataset = _load(config)
         self.method = config.made_method()
+        # A group lies on one device, or its samples would be sent around.
+        if (groups := methods.split(config.method)[1].get("groups", 1)) > 1:
+            self.devices.check_batch(groups, "groups")
+        if self.method.divided and jax.process_count() > 1:
+            raise InputError(
+                "groups train apart for several batches on the devices of one process; on several processes"
+                " sync_every must divide the steps on a batch"
+            )
         # A window of text is one input of as many samples as it has characters.
         shape = self.dataset.input_shape
         self.shape = (math.prod(shape),) if config.model == "mlp" else shape
@@ -74,7 +82,16 @@ class Loop:
 
     def place(self, state: State) -> State:
         """A state on the devices: that of the first process."""
-        return self.devices.copied(self.devices.from_first(state))
+        state = self.devices.from_first(state)
+        return self._with_parts(state, self.devices.copied, functools.partial(self.devices.divided, axis=1))
+
+    def _with_parts(self, state: State, whole: Callable[[Any], Any], part: Callable[[Any], Any]) -> State:
+        """Apply a function to the leaves that all devices have, and another to those that are divided."""
+        inner = {
+            name: jax.tree.map(part if name in self.method.divided else whole, tree)
+            for name, tree in state["method"].items()
+        }
+        return {"method": inner, "key": whole(state["key"])}
 
     def shapes(self) -> State:
         """Shapes and types of the state."""
@@ -168,16 +185,18 @@ class Loop:
         function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
         seeds = (len(self.config.seeds),) if together else ()
         whole = self.devices.everywhere
-        state = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                leaf.shape if together else leaf.shape[1:], leaf.dtype, sharding=whole
-            ),
-            self.shapes(),
-        )
+
+        def placed(where: Any) -> Callable[[Any], Any]:
+            return lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape if together else leaf.shape[1:], leaf.dtype, sharding=where
+            )
+
+        state = self._with_parts(self.shapes(), placed(whole), placed(self.devices.over(len(seeds))))
         shape = (*seeds, self.batches_per_call, self.config.batch_size)
         rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=self.devices.over(len(shape) - 1))
         first = jax.ShapeDtypeStruct((), np.int32)
-        program = jax.jit(function, donate_argnums=0, out_shardings=whole)
+        out = jax.tree.map(lambda leaf: leaf.sharding, state), whole
+        program = jax.jit(function, donate_argnums=0, out_shardings=out)
         return program.lower(state, rows, first, *self._train_data).compile()
 
     def _divided(self, rows: np.ndarray) -> jax.Array:

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import paper
+from pjax.experiments import exchanges, paper
 from pjax.experiments._drawing import (
+    INK,
     Label,
     accuracy_scale,
     band,
@@ -146,6 +147,55 @@ def accuracies(runs: Sequence[Run]) -> Any:
     axis.spines["left"].set_visible(False)
     axis.set_xlabel("test accuracy (%)", x=(1 + share) / 2)
     return figure
+
+
+@styled
+def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
+    """Test accuracy over what each device has sent: a line for each method and number of exchanges.
+
+    The fewer exchanges, the lighter; methods that backpropagate are dashed.
+    """
+    runs = sort_methods(_started(runs))
+    names = sort_architectures({run.architecture for run in runs})
+    title = f"{describe(runs)}: accuracy over bytes sent"
+    figure, axes = panels(
+        len(names), title, about(runs), titles=[spell(n) for n in names], width=11.0, height=7.4
+    )
+    lines = {run.folder: _over_megabytes(run) for run in runs}
+    ends = [(where[0], where[-1]) for where, _ in lines.values()]
+    accuracies = np.concatenate([mean for _, mean in lines.values()])
+    for axis, name in zip(axes, names, strict=True):
+        accuracy_scale(axis, accuracies)
+        axis.set_xscale("log")
+        axis.set_xlim(min(first for first, _ in ends) / 1.3, max(last for _, last in ends) * 1.3)
+        decades(axis.xaxis, *axis.get_xlim())
+        axis.set_xlabel("MB sent by each device")
+        labels = []
+        shown = [run for run in runs if run.architecture == name]
+        for run in sorted(shown, key=lambda run: (look(run.method).colour, -exchanges.of(run))):
+            base = run.method.partition(":")[0]
+            family = [exchanges.of(r) for r in shown if r.method.partition(":")[0] == base]
+            rank = sorted(set(family), reverse=True).index(exchanges.of(run))
+            strength = 1 - 0.75 * rank / max(len(set(family)) - 1, 1)
+            colour = module("matplotlib.colors").to_hex(
+                1 - strength * (1 - np.array(module("matplotlib.colors").to_rgb(look(base).colour)))
+            )
+            where, mean = lines[run.folder]
+            style = "-" if base in _PROJECTIONS else (0, (4, 1.6))
+            axis.plot(where, mean, color=colour, lw=2.0, ls=style, zorder=3)
+            axis.plot(where[-1:], mean[-1:], "o", color=colour, mec=INK, ms=7, zorder=5)
+            label = f"{method_label(base)} {exchanges.of(run)}: {mean[-1]:.1f}"
+            labels.append(Label(float(mean[-1]), label, look(base).colour, base in _PROJECTIONS))
+        end_labels(axis, labels)
+    axes[0].set_ylabel("test accuracy (%)")
+    note(figure, ["10, 1, 1/10: exchanges for each batch, the fewer the lighter", "dashed: backpropagation"])
+    return figure
+
+
+def _over_megabytes(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Megabytes that each device has sent, and the mean test accuracy, at each check."""
+    steps, mean, _ = curve(run)
+    return steps / int(run.config["steps_per_batch"]) * exchanges.sent(run) / 1e6, mean
 
 
 @styled
