@@ -60,6 +60,18 @@ def test_what_neighbours_exchange_does_not_grow_with_depth(report):
     assert sent[0]["collective-permute"] == sent[1]["collective-permute"] <= 4 * 20 * (16 * 8)  # bytes
 
 
+def test_a_group_on_a_device_sends_its_parameters_when_groups_exchange_and_else_only_the_loss(report):
+    for name, found in report["trained"].items():
+        assert found.get("off", 0) < 2e-6, name
+        assert found.get("moved", 1) > 1e-2, name
+        losses = 4 * found["batches"]
+        if found["per batch"] < 1:  # not on every batch: a branch
+            assert found["always"] == losses, name
+            assert found["sometimes"] == found["message"] * found["batches"], name
+        else:
+            assert found["always"] == found["message"] * found["per batch"] * found["batches"] + losses, name
+
+
 def test_explicit_axes_are_refused_with_advice(report):
     assert "AxisType.Auto" in report["explicit"]
 

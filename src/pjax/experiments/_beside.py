@@ -92,11 +92,15 @@ def cells(run: Run, runs: Sequence[Run], study: str) -> list[str]:
         found.append(MISSING if per_batch is None else f"{per_batch:.3g}")
     if study == "exchanges":
         sent = exchanges.sent(run) / 1e6
-        found += [str(exchanges.of(run)), f"{sent * batches(run):.3g}"]
-        found.append(MISSING if when is None else f"{sent * when[0]:.3g}")
+        found += [str(exchanges.of(run)), _megabytes(sent * batches(run))]
+        found.append(MISSING if when is None else _megabytes(sent * when[0]))
     if study == "learning":
         found.append(_papers_best(run) if run.method == "ep" else "")
     return found
+
+
+def _megabytes(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _papers_best(run: Run) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import exchanges, paper
 from pjax.experiments._drawing import (
-    INK,
     Label,
     accuracy_scale,
     band,
@@ -153,7 +152,7 @@ def accuracies(runs: Sequence[Run]) -> Any:
 def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
     """Test accuracy over what each device has sent: a line for each method and number of exchanges.
 
-    The fewer exchanges, the lighter; methods that backpropagate are dashed.
+    The fewer exchanges, the fainter; methods that backpropagate are dashed.
     """
     runs = sort_methods(_started(runs))
     names = sort_architectures({run.architecture for run in runs})
@@ -170,25 +169,29 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
         axis.set_xlim(min(first for first, _ in ends) / 1.3, max(last for _, last in ends) * 1.3)
         decades(axis.xaxis, *axis.get_xlim())
         axis.set_xlabel("MB sent by each device")
-        labels = []
         shown = [run for run in runs if run.architecture == name]
-        for run in sorted(shown, key=lambda run: (look(run.method).colour, -exchanges.of(run))):
-            base = run.method.partition(":")[0]
-            family = [exchanges.of(r) for r in shown if r.method.partition(":")[0] == base]
-            rank = sorted(set(family), reverse=True).index(exchanges.of(run))
-            strength = 1 - 0.75 * rank / max(len(set(family)) - 1, 1)
-            colour = module("matplotlib.colors").to_hex(
-                1 - strength * (1 - np.array(module("matplotlib.colors").to_rgb(look(base).colour)))
-            )
+        best: dict[str, float] = {}
+        for run in sorted(shown, key=exchanges.of):
+            base, rate = run.method.partition(":")[0], exchanges.of(run)
             where, mean = lines[run.folder]
-            style = "-" if base in _PROJECTIONS else (0, (4, 1.6))
-            axis.plot(where, mean, color=colour, lw=2.0, ls=style, zorder=3)
-            axis.plot(where[-1:], mean[-1:], "o", color=colour, mec=INK, ms=7, zorder=5)
-            label = f"{method_label(base)} {exchanges.of(run)}: {mean[-1]:.1f}"
-            labels.append(Label(float(mean[-1]), label, look(base).colour, base in _PROJECTIONS))
-        end_labels(axis, labels)
+            best[base] = max(best.get(base, 0.0), float(mean[-1]))
+            rates = sorted({exchanges.of(r) for r in shown if r.method.partition(":")[0] == base})
+            strength = 0.3 + 0.7 * (rates.index(rate) + 1) / len(rates)
+            forwards = base in _PROJECTIONS
+            how = {"color": look(base).colour, "alpha": strength, "zorder": 3 + forwards}
+            axis.plot(where, mean, ls="-" if forwards else (0, (4, 1.6)), lw=2.4, **how)
+            axis.plot(where[-1:], mean[-1:], "o", ms=7, **how)
+            above = {"xytext": (0, 9 if forwards else -19), "textcoords": "offset points", "ha": "center"}
+            axis.annotate(str(rate), (where[-1], mean[-1]), color=look(base).colour, fontsize=11, **above)
+        end_labels(
+            axis,
+            [
+                Label(end, f"{method_label(base)} {end:.1f}", look(base).colour, base in _PROJECTIONS)
+                for base, end in best.items()
+            ],
+        )
     axes[0].set_ylabel("test accuracy (%)")
-    note(figure, ["10, 1, 1/10: exchanges for each batch, the fewer the lighter", "dashed: backpropagation"])
+    note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
     return figure
 
 
