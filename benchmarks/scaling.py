@@ -116,9 +116,25 @@ def networks() -> dict[str, tuple[Any, Callable[[int], tuple[Any, Any]]]]:
 
 
 def account(
-    model: Any, batch: tuple[Any, Any], devices: int, layers: bool = False, steps: int = 2
+    model: Any,
+    batch: tuple[Any, Any],
+    devices: int,
+    layers: bool = False,
+    steps: int = 2,
+    kind: Any = None,
+    whole: bool = False,
 ) -> dict[str, Any]:
-    """What a device does and sends in one update of alternating projections, by the compiler."""
+    """What a device does and sends in one update of alternating projections, by the compiler.
+
+    Args:
+        model: the network.
+        batch: its samples, which are divided over the devices.
+        devices: how many.
+        layers: whether layers are divided instead.
+        steps: of the update.
+        kind: the class of the solver.
+        whole: whether to count what is sent in the whole update; by default in its loop.
+    """
     import jax
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -126,8 +142,9 @@ def account(
     from pjax import optim
 
     mesh = jax.make_mesh((devices,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-    along, whole = NamedSharding(mesh, PartitionSpec("d")), NamedSharding(mesh, PartitionSpec())
-    solver = optim.AlternatingProjections(steps_per_update=steps, stack=along if layers else True)
+    along, copied = NamedSharding(mesh, PartitionSpec("d")), NamedSharding(mesh, PartitionSpec())
+    kind = kind or optim.AlternatingProjections
+    solver = kind(steps_per_update=steps, stack=along if layers else True)
 
     def update(params: Any, batch: tuple[Any, Any]) -> Any:
         def fn(p: Any, batch: tuple[Any, Any]) -> Any:
@@ -136,13 +153,13 @@ def account(
         return solver.update(fn, params, batch=batch)
 
     params = model.init(jax.random.key(0))
-    given = jax.device_put(params, whole), jax.device_put(batch, whole if layers else along)
+    given = jax.device_put(params, copied), jax.device_put(batch, copied if layers else along)
     compiled = jax.jit(update).lower(*given).compile()
     text, cost = compiled.as_text(), compiled.cost_analysis()
     return {
         "operations": cost["flops"],
         "bytes": cost["bytes accessed"],
-        "sent": collectives(loops(text)),
+        "sent": collectives(text if whole else loops(text)),
         "parameters": 4 * sum(leaf.size for leaf in jax.tree.leaves(params)),
     }
 
