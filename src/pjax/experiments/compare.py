@@ -267,7 +267,7 @@ _study(
         *_exchanging(f"ap:{_RECIPE}:steps=20:loss_scale=2", (1, 5, 20, 200, 2000)),
     ),
     ("4x16+skip",),
-    600,
+    300,
 )
 GROUPS = {
     "paper": _TABLES,
