@@ -70,6 +70,28 @@ def loops(text: str) -> str:
     return "\n".join(part for part in parts if part.lstrip("%").split(" ", 1)[0] in names)
 
 
+def exchanged(text: str, taken: float = 1.0) -> float:
+    """Bytes that a device gives to exchanges while a program runs; loops count as often as they run.
+
+    Args:
+        text: the compiled program, whose loops must say how often they run.
+        taken: in what part of all cases a branch is taken.
+    """
+    parts = re.split(r"\n(?=%|ENTRY)", text)
+    bodies = {part.removeprefix("ENTRY ").lstrip("%").split(" ", 1)[0]: part for part in parts}
+
+    def one(body: str) -> float:
+        total = sum(collectives(body).values())
+        for called in body.splitlines():
+            times = re.search(r'known_trip_count":\{"n":"(\d+)"', called)
+            for kind, names in re.findall(r"(body|calls|to_apply|\w*computations?)=(\{[^}]*\}|\S+)", called):
+                factor = taken if "computation" in kind else int(times[1]) if times and kind == "body" else 1
+                total += factor * sum(one(bodies[n]) for n in re.findall(r"[\w.\-]+", names) if n in bodies)
+        return total
+
+    return one(next(part for part in parts if part.startswith("ENTRY")))
+
+
 def networks() -> dict[str, tuple[Any, Callable[[int], tuple[Any, Any]]]]:
     """A model and a batch of a given size, by name."""
     import jax.numpy as jnp
@@ -94,9 +116,25 @@ def networks() -> dict[str, tuple[Any, Callable[[int], tuple[Any, Any]]]]:
 
 
 def account(
-    model: Any, batch: tuple[Any, Any], devices: int, layers: bool = False, steps: int = 2
+    model: Any,
+    batch: tuple[Any, Any],
+    devices: int,
+    layers: bool = False,
+    steps: int = 2,
+    kind: Any = None,
+    whole: bool = False,
 ) -> dict[str, Any]:
-    """What a device does and sends in one update of alternating projections, by the compiler."""
+    """What a device does and sends in one update of alternating projections, by the compiler.
+
+    Args:
+        model: the network.
+        batch: its samples, which are divided over the devices.
+        devices: how many.
+        layers: whether layers are divided instead.
+        steps: of the update.
+        kind: the class of the solver.
+        whole: whether to count what is sent in the whole update; by default in its loop.
+    """
     import jax
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -104,8 +142,9 @@ def account(
     from pjax import optim
 
     mesh = jax.make_mesh((devices,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-    along, whole = NamedSharding(mesh, PartitionSpec("d")), NamedSharding(mesh, PartitionSpec())
-    solver = optim.AlternatingProjections(steps_per_update=steps, stack=along if layers else True)
+    along, copied = NamedSharding(mesh, PartitionSpec("d")), NamedSharding(mesh, PartitionSpec())
+    kind = kind or optim.AlternatingProjections
+    solver = kind(steps_per_update=steps, stack=along if layers else True)
 
     def update(params: Any, batch: tuple[Any, Any]) -> Any:
         def fn(p: Any, batch: tuple[Any, Any]) -> Any:
@@ -114,13 +153,13 @@ def account(
         return solver.update(fn, params, batch=batch)
 
     params = model.init(jax.random.key(0))
-    given = jax.device_put(params, whole), jax.device_put(batch, whole if layers else along)
+    given = jax.device_put(params, copied), jax.device_put(batch, copied if layers else along)
     compiled = jax.jit(update).lower(*given).compile()
     text, cost = compiled.as_text(), compiled.cost_analysis()
     return {
         "operations": cost["flops"],
         "bytes": cost["bytes accessed"],
-        "sent": collectives(loops(text)),
+        "sent": collectives(text if whole else loops(text)),
         "parameters": 4 * sum(leaf.size for leaf in jax.tree.leaves(params)),
     }
 

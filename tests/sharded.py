@@ -9,9 +9,12 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import pjax
-from benchmarks.scaling import collectives, loops
+from benchmarks.scaling import collectives, exchanged, loops
 from pjax import optim
-from pjax.experiments import models
+from pjax.experiments import exchanges, models
+from pjax.experiments.config import Config
+from pjax.experiments.devices import Devices
+from pjax.experiments.loop import Loop
 
 X = jax.random.normal(jax.random.key(1), (16, 12))
 PICTURES = jax.random.normal(jax.random.key(1), (16, 6, 6, 1))
@@ -41,6 +44,13 @@ LAYERS = {
     "deeper": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 17, 4), X, LABELS),
     "both": (GRID, PartitionSpec("data"), PartitionSpec("layers"), models.MLP(12, (8,) * 9, 4), X, LABELS),
 }
+
+
+TRAINED = (
+    "adam:groups=4",
+    "ap:steps=6:groups=4:sync_every=2",
+    "ap:steps=6:groups=4:sync_every=12",
+)
 
 
 def furthest(one, other) -> float:
@@ -92,6 +102,25 @@ def main() -> None:
             "moved": furthest(alone[0], params),
             "sent": collectives(loops(compiled.as_text())),
         }
+    trained = {}
+    for method in TRAINED:
+        config = Config(method=method, widths=(8,), batch_size=32, max_steps=24, check_every=24, patience=0)
+        loop = Loop(config, devices=Devices(4))
+        text = loop._compiled(False).as_text()
+        trained[method] = {
+            "batches": loop.batches_per_call,
+            "always": exchanged(text, taken=0),
+            "sometimes": exchanged(text) - exchanged(text, taken=0),
+            "message": exchanges.message(config),
+            "per batch": float(exchanges.per_batch(config)),
+        }
+    alone, together = (
+        one.params(one.advance(one.start(), 0, [0], lambda *_: None)[0]) for one in (Loop(config), loop)
+    )
+    trained[method] |= {
+        "off": furthest(alone, together),
+        "moved": furthest(alone, loop.params(loop.start())),
+    }
     explicit = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
     x = jax.device_put(X, NamedSharding(explicit, PartitionSpec("data")))
     try:
@@ -99,7 +128,7 @@ def main() -> None:
         refused = ""
     except pjax.InputError as error:
         refused = str(error)
-    print(json.dumps({"cases": report, "layers": layers, "explicit": refused}))
+    print(json.dumps({"cases": report, "layers": layers, "trained": trained, "explicit": refused}))
 
 
 if __name__ == "__main__":

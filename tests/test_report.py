@@ -452,6 +452,31 @@ def test_other_studies_have_bars_and_no_times(tmp_path):
     assert (tmp_path / "figures" / "precision-mlp-mnist-accuracy.svg").exists()
 
 
+def test_the_study_of_exchanges_counts_bytes(tmp_path):
+    common = {"study": "exchanges", "patience": 0, "max_steps": 8000, "last": (8000, 8000)}
+    common |= {"check_every": 1000}
+    write(tmp_path, method="adam:groups=8", steps_per_batch=1, test=(96.0, 98.0), **common)
+    write(tmp_path, method="adam:groups=8:sync_every=100", steps_per_batch=1, **common)
+    write(tmp_path, method="ap:groups=8:sync_every=5", steps_per_batch=10, **common)
+    report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "| " in line]
+    adam, seldom, ap = (next(r for r in rows if r[1] == name) for name in (
+        "Adam, groups 8", "Adam, groups 8, sync_every 100", "AP, groups 8, sync_every 5",
+    ))  # fmt: skip
+    # 784 x 128 + 128 + 128 x 10 parameters of four bytes, 2 x 7/8 of which each device sends
+    batch = 2 * 7 / 8 * 4 * (784 * 128 + 128 + 128 * 10) / 1e6
+    assert adam[6:] == ["1", f"{8000 * batch:,.0f}", f"{5000 * batch:,.0f}"]
+    assert seldom[6:8] == ["1/100", f"{80 * batch:.3g}"]
+    assert ap[6:8] == ["2", f"{800 * 2 * batch:,.0f}"]
+    assert seldom[3] == "−1.50"
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
+    assert [float(line["sent_bytes"]) for line in lines] == pytest.approx(
+        [1e6 * batch * n for n in (8000, 80, 1600)], rel=1e-6
+    )
+    assert (tmp_path / "figures" / "exchanges-mlp-mnist-bytes.png").exists()
+
+
 def test_diverged_and_cut_runs_are_named(tmp_path):
     path = write(tmp_path) / "results.jsonl"
     path.write_text(path.read_text().replace("patience", "diverged", 1).replace("patience", "limit", 1))

@@ -60,6 +60,18 @@ def test_what_neighbours_exchange_does_not_grow_with_depth(report):
     assert sent[0]["collective-permute"] == sent[1]["collective-permute"] <= 4 * 20 * (16 * 8)  # bytes
 
 
+def test_a_group_on_a_device_sends_its_parameters_when_groups_exchange_and_else_only_the_loss(report):
+    for name, found in report["trained"].items():
+        assert found.get("off", 0) < 2e-6, name
+        assert found.get("moved", 1) > 1e-2, name
+        losses = 4 * found["batches"]
+        if found["per batch"] < 1:  # not on every batch: a branch
+            assert found["always"] == losses, name
+            assert found["sometimes"] == found["message"] * found["batches"], name
+        else:
+            assert found["always"] == found["message"] * found["per batch"] * found["batches"] + losses, name
+
+
 def test_explicit_axes_are_refused_with_advice(report):
     assert "AxisType.Auto" in report["explicit"]
 
@@ -78,14 +90,39 @@ def problem():
 @pytest.mark.parametrize("solver", [optim.AlternatingProjections, optim.DouglasRachford])
 def test_groups_average_what_each_does_alone(solver):
     fn, params, (x, y) = problem()
-    found, loss = solver(steps_per_update=6, groups=2, sync_every=3).update(fn, params, batch=(x, y))
-    right, losses = params, []
-    alone = solver(steps_per_update=3)
-    for _ in range(2):
-        parts = [alone.update(fn, right, batch=(x[k : k + 4], y[k : k + 4])) for k in (0, 4)]
-        right = jax.tree.map(lambda a, b: (a + b) / 2, parts[0][0], parts[1][0])
-        losses.append(np.mean([part[1] for part in parts]))
-    assert loss == pytest.approx(losses[0], rel=1e-6)
+    found, loss = solver(steps_per_update=6, groups=2, sync_every=6).update(fn, params, batch=(x, y))
+    alone = solver(steps_per_update=6)
+    parts = [alone.update(fn, params, batch=(x[k : k + 4], y[k : k + 4])) for k in (0, 4)]
+    assert loss == pytest.approx(np.mean([part[1] for part in parts]), rel=1e-6)
+    close(found, jax.tree.map(lambda a, b: (a + b) / 2, parts[0][0], parts[1][0]))
+
+
+def test_groups_that_exchange_in_every_step_are_the_whole_batch():
+    fn, params, batch = problem()
+    whole, _ = optim.AlternatingProjections(steps_per_update=6).update(fn, params, batch=batch)
+    found = {
+        n: optim.AlternatingProjections(steps_per_update=6, groups=4, sync_every=n).update(
+            fn, params, batch=batch
+        )[0]
+        for n in (1, 3)
+    }
+    close(found[1], whole)
+    with pytest.raises(AssertionError):
+        close(found[3], whole)
+
+
+@pytest.mark.parametrize("solver", [optim.AlternatingProjections, optim.DouglasRachford])
+def test_groups_go_on_from_their_exchanges_whatever_edges_are_kept_as(solver):
+    fn, params, batch = problem()
+    settings = {"steps_per_update": 6, "groups": 2, "sync_every": 2}
+    found = [
+        solver(**settings, edges=edges).update(fn, params, batch=batch)[0]
+        for edges in ("implicit", "explicit")
+    ]
+    close(*found)
+
+
+def close(found, right):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 

@@ -10,7 +10,7 @@ numbers for every scalar of every node are the whole state, exactly:
 At the end of a cycle one of the two is enough for most nodes, and always for two sets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -134,6 +134,14 @@ class Sweep:
         """Those of the parameters."""
         values = self.values(state)
         return {node.index: values[node.index] for node in self._problem.graph.parameters}
+
+    def agreed(self, state: State, mean: Callable[[jax.Array], jax.Array]) -> State:
+        """The state with its parameters at a mean over groups."""
+        known = {node.index for node in self._problem.graph.parameters}
+        value, message = (
+            {v: mean(x) if v in known else x for v, x in d.items()} for d in (state.value, state.message)
+        )
+        return State(value, message, state.squared)
 
     def squared(self, state: State) -> jax.Array:
         """The sum over all nodes of the squared moves of the last step, where measured."""

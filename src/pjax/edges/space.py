@@ -133,6 +133,19 @@ class EdgeSpace:
                 new[node.index] = self._overwritten(k, node, new[node.index], values)
         return Projected(new, values, squared)
 
+    def shifted(self, state: State, moves: dict[int, jax.Array]) -> State:
+        """The state with all edges that leave some nodes moved on."""
+        problem, graph = self.problem, self.problem.graph
+        result = dict(state)
+        for v in {reader for s in moves for reader, _ in graph.readers[s]}:
+            node = graph.nodes[v]
+            sources = {s for wire in node.wires for s in wire.sources}
+            still = {s: jnp.zeros_like(problem.points[s]) for s in sources}
+            shifts = [problem.push(v, i, still | moves) for i in range(len(node.wires))]
+            edges: Any = state[v]
+            result[v] = edges.combine([(1, edges), (1, self._spread(node, shifts))])
+        return self.settle(result)[0]
+
     def extrapolated(self, k: int, before: State, after: State, extrapolation: Extrapolation) -> State:
         """The state after the projection onto set k, with the moves of the edges into its nodes extrapolated.
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pjax.experiments import methods, paper
+from pjax.experiments import exchanges, methods, paper
 from pjax.experiments._words import MISSING
 from pjax.experiments.results import Run
 
@@ -15,6 +15,7 @@ TITLES = {
     "quantised": "Weights and activations of few levels",
     "ablation": "What helps, and what does not",
     "precision": "Precision of the arithmetic",
+    "exchanges": "Fewer exchanges",
 }
 TIMED = ("learning",)
 """Studies whose times are those of one run alone."""
@@ -22,12 +23,26 @@ EXPLANATION = (
     "Adam is backpropagation with Adam (1e-3). Test: of the parameters with the best validation accuracy. "
     f"To {FRACTION:.0%}: until the mean test accuracy is that much of Adam's at the end; – where it never is."
 )
+SENT = (
+    "Exchanges: how often groups average their parameters, or gradients, on a batch. MB: what each device "
+    "has sent, with a device for each group and sums around a ring."
+)
+"""Of the study of exchanges."""
 _BEST = ("dr", "ap", "cp")
 
 
 def reference(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The run of Adam to compare a run with: on the same network, if possible in the same precision."""
-    same = [r for r in runs if r.architecture == run.architecture and r.method.partition(":")[0] == "adam"]
+    """The run of Adam to compare a run with: on the same network, if possible in the same precision.
+
+    Its groups, if it has any, exchange on every batch, so that it is Adam on the whole batch.
+    """
+    same = [
+        r
+        for r in runs
+        if r.architecture == run.architecture
+        and r.method.partition(":")[0] == "adam"
+        and "sync_every" not in r.method
+    ]
     precision = methods.split(run.method)[1].get("precision")
     alike = [r for r in same if methods.split(r.method)[1].get("precision") == precision]
     return next(iter(alike or same), None)
@@ -41,11 +56,18 @@ def reached(run: Run, accuracy: float) -> tuple[int, float] | None:
     return None
 
 
+def batches(run: Run) -> int:
+    """How many a run of a study sees."""
+    return int(run.config["max_steps"]) // int(run.config["steps_per_batch"])
+
+
 def header(study: str) -> list[str]:
     """The titles of the columns, after architecture and method."""
     columns = ["Test (%)", "minus Adam", "Train (%)", f"Batches to {FRACTION:.0%}"]
     if study in TIMED:
         columns += [f"Seconds to {FRACTION:.0%}", "ms/batch"]
+    if study == "exchanges":
+        columns += ["Exchanges/batch", "MB sent", f"MB to {FRACTION:.0%}"]
     return [*columns, "Paper's best projection (%)"] if study == "learning" else columns
 
 
@@ -68,9 +90,17 @@ def cells(run: Run, runs: Sequence[Run], study: str) -> list[str]:
         )
         found.append(MISSING if when is None else f"{when[1]:.3g}")
         found.append(MISSING if per_batch is None else f"{per_batch:.3g}")
+    if study == "exchanges":
+        sent = exchanges.sent(run) / 1e6
+        found += [str(exchanges.of(run)), _megabytes(sent * batches(run))]
+        found.append(MISSING if when is None else _megabytes(sent * when[0]))
     if study == "learning":
         found.append(_papers_best(run) if run.method == "ep" else "")
     return found
+
+
+def _megabytes(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _papers_best(run: Run) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pjax.experiments import _beside, depth, paper
+from pjax.experiments import _beside, depth, exchanges, paper
 from pjax.experiments._words import MISSING, describe, method_label, seeds_in_words, spell
 from pjax.experiments.methods import projects
 from pjax.experiments.results import Run, Spread
@@ -111,6 +111,7 @@ def caption(table: Table) -> str:
         return (
             f"{seeds_in_words(runs)}, {table.device}, {_from_to(batches)} batches of "
             f"{_range(runs, 'batch_size')}. {_beside.EXPLANATION}"
+            + (f" {_beside.SENT}" if table.study == "exchanges" else "")
         )
     full = "Quick version, not trained to the end" if table.quick else "Full version"
     parts = [f"{full}: {seeds_in_words(runs)}, {table.device}, batches of {_range(runs, 'batch_size')}"]
@@ -318,7 +319,7 @@ def comma_separated(tables: Sequence[Table]) -> str:
     first = ["study", "data", "model", "architecture", "method", "label", "quick", "device"]
     first += ["seeds", "finished_seeds"]
     ours = [f"{metric}_{kind}" for metric in METRICS for kind in ("mean", "std")]
-    header = [*first, *ours, *(f"paper_{name}" for name in ours), "test_difference"]
+    header = [*first, *ours, *(f"paper_{name}" for name in ours), "test_difference", "sent_bytes"]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
@@ -332,6 +333,7 @@ def comma_separated(tables: Sequence[Table]) -> str:
                     spread: Spread | None = getattr(source, metric) if source is not None else None
                     numbers += [None, None] if spread is None else [spread.mean, spread.std]
             numbers.append(difference(run))
+            numbers.append(exchanges.sent(run) * _beside.batches(run) if "groups=" in run.method else None)
             writer.writerow([*about, *("" if n is None else f"{n:.7g}" for n in numbers)])
     return buffer.getvalue()
 

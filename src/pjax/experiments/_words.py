@@ -1,5 +1,6 @@
 """How tables and figures name data sets, architectures, methods and runs."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from pjax.experiments import methods, paper
@@ -20,12 +21,13 @@ def method_label(name: str, *, short: bool = False) -> str:
 
 
 def sort_methods(runs: Iterable[Run]) -> list[Run]:
-    """Runs in the order of the paper's methods."""
+    """Runs in the order of the paper's methods, and of the numbers in their options."""
     names = list(methods.LABELS)
 
-    def key(run: Run) -> tuple[int, str]:
+    def key(run: Run) -> tuple[int, list[str | int]]:
         base = run.method.partition(":")[0]
-        return names.index(base) if base in names else len(names), run.method
+        parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", run.method)]
+        return names.index(base) if base in names else len(names), parts
 
     return sorted(runs, key=key)
 

@@ -132,7 +132,11 @@ def train(
         typer.Option(help="Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help=f"One of {Methods}; with options, as ap:metric=balanced.")
+        str,
+        typer.Option(
+            help=f"One of {Methods}; with options, as ap:metric=balanced, or ap:groups=4:sync_every=10: "
+            "groups of samples that exchange their parameters in every 10 steps."
+        ),
     ] = "ep",
     seed: Annotated[int, typer.Option(help="Decides initial values and the order of the data.")] = 0,
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
@@ -370,8 +374,9 @@ def compare(
         list[str] | None,
         typer.Option(
             help="A block of the paper's tables, such as mlp-mnist; paper, for all of them; learning, "
-            "extrapolated projections beside Adam; studies, of rounding, precision and what helps; depth, "
-            "times over depth. May be repeated."
+            "extrapolated projections beside Adam; exchanges, accuracy over bytes that "
+            "devices send; studies, of rounding, precision and what helps; depth, times over depth. May be "
+            "repeated."
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All presets.")] = False,

@@ -237,10 +237,43 @@ _study(
     [f"{method}:precision={precision}" for method in ("adam", "ep") for precision in methods.PRECISIONS],
     ("4x16+skip",),
 )
+
+_DEVICES = 8
+
+
+def _exchanging(method: str, every: Sequence[int]) -> list[str]:
+    """A method whose groups exchange in every so many steps."""
+    return [f"{method}:groups={_DEVICES}" + (f":sync_every={steps}" if steps > 1 else "") for steps in every]
+
+
+_study(
+    "exchanges",
+    "mlp-mnist",
+    (
+        *_exchanging("sgd", (1,)),
+        *_exchanging("adam", (1, 10, 100)),
+        *_exchanging("ep", (1, 10, 100)),
+        *_exchanging(f"ap:{_RECIPE}:steps=10", (1, 2, 5, 10, 20, 50, 100, 1000)),
+    ),
+    ("1x128",),
+)
+_study(
+    "exchanges",
+    "cnn-mnist",
+    (
+        *_exchanging("sgd", (1,)),
+        *_exchanging("adam", (1, 10, 100)),
+        *_exchanging("ep", (1, 10, 100)),
+        *_exchanging(f"ap:{_RECIPE}:steps=20:loss_scale=2", (1, 5, 20, 200, 2000)),
+    ),
+    ("4x16+skip",),
+    300,
+)
 GROUPS = {
     "paper": _TABLES,
     "learning": tuple(name for name in PRESETS if PRESETS[name].study == "learning"),
-    "studies": tuple(name for name in PRESETS if PRESETS[name].study not in ("", "learning")),
+    "exchanges": tuple(name for name in PRESETS if PRESETS[name].study == "exchanges"),
+    "studies": tuple(name for name in PRESETS if PRESETS[name].study not in ("", "learning", "exchanges")),
 }
 """Several presets at once."""
 

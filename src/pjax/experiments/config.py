@@ -78,6 +78,12 @@ class Config:
         for name in ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length"):
             _at_least(name, getattr(self, name), 1)
         _at_least("patience", self.patience, 0)
+        groups = options.get("groups", 1)
+        if self.batch_size % groups:
+            near = max(self.batch_size // groups, 1) * groups
+            raise InputError(
+                f"batch_size must be a multiple of the {groups} groups, got {self.batch_size}: take {near}"
+            )
         if self.evaluated is not None:
             _at_least("evaluated", self.evaluated, 1)
         for name in ("widths", "seeds"):

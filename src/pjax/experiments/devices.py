@@ -99,12 +99,12 @@ class Devices:
         """The number of rows, or the next one that can be divided."""
         return -(-rows // self.count) * self.count
 
-    def check_batch(self, size: int) -> None:
-        """Refuse a batch that cannot be divided."""
+    def check_batch(self, size: int, name: str = "batch_size") -> None:
+        """Refuse a batch, or what else has a name, that cannot be divided."""
         if size % self.count:
             near = max(size // self.count, 1) * self.count
             raise InputError(
-                f"batch_size must be a multiple of {self.count}, the number of devices, got {size}: take "
+                f"{name} must be a multiple of {self.count}, the number of devices, got {size}: take "
                 f"{near}, or other devices"
             )
 

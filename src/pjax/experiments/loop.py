@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import data, models
+from pjax.experiments import data, methods, models
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.optim import compiler_options
@@ -44,6 +44,14 @@ class Loop:
         self.devices.check_batch(config.batch_size)
         self.dataset = _load(config)
         self.method = config.made_method()
+        # A group lies on one device, or its samples would be sent around.
+        if (groups := methods.split(config.method)[1].get("groups", 1)) > 1:
+            self.devices.check_batch(groups, "groups")
+        if self.method.divided and jax.process_count() > 1:
+            raise InputError(
+                "groups train apart for several batches on the devices of one process; on several processes"
+                " sync_every must divide the steps on a batch"
+            )
         # A window of text is one input of as many samples as it has characters.
         shape = self.dataset.input_shape
         self.shape = (math.prod(shape),) if config.model == "mlp" else shape
@@ -82,10 +90,13 @@ class Loop:
             lambda leaf: jax.ShapeDtypeStruct((*seeds, *leaf.shape), leaf.dtype),
             jax.eval_shape(self._start, np.uint32(0)),
         )
-        places = {
-            "method": self.devices.parts(shapes["method"], first=len(seeds)),
-            "key": self.devices.everywhere,
+        inner = {
+            name: jax.tree.map(lambda _: self.devices.over(len(seeds)), tree)
+            if name in self.method.divided
+            else self.devices.parts(tree, first=len(seeds))
+            for name, tree in shapes["method"].items()
         }
+        places = {"method": inner, "key": self.devices.everywhere}
         return jax.tree.map(
             lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
         )

@@ -29,6 +29,8 @@ class Method(abc.ABC):
     """How many steps one update counts for."""
     differentiates: bool = False
     """Whether it needs derivatives, and so a stand-in for those of a staircase."""
+    divided: tuple[str, ...] = ()
+    """Entries of the state whose arrays may be divided over devices along their first axis."""
 
     def inputs(self, shape: tuple[int, ...], classes: int) -> tuple[int, ...]:  # noqa: ARG002
         """The shape of one input that the network must take, given that of the data."""
@@ -87,9 +89,13 @@ class Projections(Method):
         y: jax.Array,
         key: jax.Array,  # noqa: ARG002
     ) -> tuple[State, jax.Array]:
-        loss = self.loss(model, x, y)
+        def loss(params: Params, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return self.loss(model, *batch)(params)
+
         with products(self.precision):
-            params, optimizer, value = self.solver.update(loss, state["params"], state["optimizer"])
+            params, optimizer, value = self.solver.update(
+                loss, state["params"], state["optimizer"], batch=(x, y)
+            )
         return {"params": params, "optimizer": optimizer}, value
 
     def loss(self, model: nn.Module, x: jax.Array, y: jax.Array) -> Callable[[Params], jax.Array]:
@@ -225,25 +231,30 @@ proximal operator of the cross-entropy by the paper's ten fixed-point steps, whi
 λ = 5, instead of Newton's."""
 
 
-_SHARED = ("loss_scale", "metric", "outer", "precision", "steps")
+_ALL = ("groups", "precision", "sync_every")
+_SHARED = (*_ALL, "loss_scale", "metric", "outer", "steps")
 OPTIONS = {
-    "ep": ("loss_scale", "outer", "precision", "reach", "softness", "steps"),
+    "ep": (*_ALL, "loss_scale", "outer", "reach", "softness", "steps"),
     "dr": (*_SHARED, "relaxation"),
     "ap": (*_SHARED, "extrapolate"),
     "cp": (*_SHARED, "extrapolate"),
     "dm": (*_SHARED, "beta"),
-    "sgd": ("precision",),
-    "adam": ("precision",),
+    "sgd": _ALL,
+    "adam": _ALL,
 }
 """What may follow the name of a method, as in ``"ap:metric=balanced:extrapolate=tensor:outer=adam"``: options
-of the solver, the number of ``steps`` on a batch, the loss's ``loss_scale``, and the ``precision``."""
+of the solver, the number of ``steps`` on a batch, the loss's ``loss_scale``, the ``precision``, and into how
+many ``groups`` a batch is divided that exchange their parameters in every ``sync_every`` steps. These divide
+the steps on a batch, or are a multiple of them: then groups train apart for several batches."""
 _NUMBERS = {
     "beta": float,
+    "groups": int,
     "loss_scale": float,
     "reach": float,
     "relaxation": float,
     "softness": float,
     "steps": int,
+    "sync_every": int,
 }
 
 
@@ -269,8 +280,13 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
     for key, known in (("precision", PRECISIONS), ("outer", ("sgd", "adam"))):
         if key in options:
             check_name(key, options[key], known)
-    if options.get("steps", 1) < 1:
-        raise InputError(f"{name}: steps must be at least 1, got {options['steps']}")
+    for key in ("groups", "steps", "sync_every"):
+        if options.get(key, 1) < 1:
+            raise InputError(f"{name}: {key} must be at least 1, got {options[key]}")
+    if options.get("sync_every", 1) > 1 and options.get("groups", 1) == 1:
+        raise InputError(
+            f"{name}: sync_every is how often groups exchange, and there is only one: give groups, too"
+        )
     return base, options
 
 
@@ -333,13 +349,31 @@ def make(
     rate: dict[str, Any] = {} if learning_rate is None else {"learning_rate": learning_rate}
     precision = {k: options.pop(k) for k in ("precision",) if k in options}
     base, _, rest = full.partition("-")
+    groups, sync_every = options.pop("groups", 1), options.pop("sync_every", 1)
+    steps = options.pop("steps", None) or (projects(name) and steps_per_batch) or default_steps(name)
+    if sync_every > steps:
+        from pjax.experiments.apart import Apart
+
+        if sync_every % steps:
+            raise InputError(
+                f"{name}: sync_every must divide the {steps} steps on a batch, or be a multiple of them; got "
+                f"{sync_every}"
+            )
+        alone = ":".join(part for part in name.split(":") if not part.startswith(("groups=", "sync_every=")))
+        one = make(
+            alone,
+            learning_rate=learning_rate,
+            steps_per_batch=steps,
+            loss_scale=loss_scale,
+            consensus=consensus,
+        )
+        return Apart(one, groups, sync_every // steps)
     if base in SOLVERS:
-        steps = options.pop("steps", None) or steps_per_batch or default_steps(name)
         loss_scale = options.pop("loss_scale", loss_scale)
         if "outer" in options:
             options["outer"] = transformation(options["outer"], learning_rate or 1e-3, eps=TINY)
         options |= rate if base == "ep" else {"consensus": consensus}
-        solver = SOLVERS[base](steps_per_update=steps, **options)
+        solver = SOLVERS[base](steps_per_update=steps, groups=groups, sync_every=sync_every, **options)
         return Projections(solver, loss_scale, "fixed_point" if rest == "fp" else "newton", **precision)
     if base == "fa":
         from pjax.experiments.feedback_alignment import FeedbackAlignment

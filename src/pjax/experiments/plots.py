@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import paper
+from pjax.experiments import exchanges, paper
 from pjax.experiments._drawing import (
     Label,
     accuracy_scale,
@@ -146,6 +146,59 @@ def accuracies(runs: Sequence[Run]) -> Any:
     axis.spines["left"].set_visible(False)
     axis.set_xlabel("test accuracy (%)", x=(1 + share) / 2)
     return figure
+
+
+@styled
+def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
+    """Test accuracy over what each device has sent: a line for each method and number of exchanges.
+
+    The fewer exchanges, the fainter; methods that backpropagate are dashed.
+    """
+    runs = sort_methods(_started(runs))
+    names = sort_architectures({run.architecture for run in runs})
+    title = f"{describe(runs)}: accuracy over bytes sent"
+    figure, axes = panels(
+        len(names), title, about(runs), titles=[spell(n) for n in names], width=11.0, height=7.4
+    )
+    lines = {run.folder: _over_megabytes(run) for run in runs}
+    ends = [(where[0], where[-1]) for where, _ in lines.values()]
+    accuracies = np.concatenate([mean for _, mean in lines.values()])
+    for axis, name in zip(axes, names, strict=True):
+        accuracy_scale(axis, accuracies)
+        axis.set_xscale("log")
+        axis.set_xlim(min(first for first, _ in ends) / 1.3, max(last for _, last in ends) * 1.3)
+        decades(axis.xaxis, *axis.get_xlim())
+        axis.set_xlabel("MB sent by each device")
+        shown = [run for run in runs if run.architecture == name]
+        best: dict[str, float] = {}
+        for run in sorted(shown, key=exchanges.of):
+            base, rate = run.method.partition(":")[0], exchanges.of(run)
+            where, mean = lines[run.folder]
+            best[base] = max(best.get(base, 0.0), float(mean[-1]))
+            rates = sorted({exchanges.of(r) for r in shown if r.method.partition(":")[0] == base})
+            strength = 0.3 + 0.7 * (rates.index(rate) + 1) / len(rates)
+            forwards = base in _PROJECTIONS
+            how = {"color": look(base).colour, "alpha": strength, "zorder": 3 + forwards}
+            axis.plot(where, mean, ls="-" if forwards else (0, (4, 1.6)), lw=2.4, **how)
+            axis.plot(where[-1:], mean[-1:], "o", ms=7, **how)
+            above = {"xytext": (0, 9 if forwards else -19), "textcoords": "offset points", "ha": "center"}
+            axis.annotate(str(rate), (where[-1], mean[-1]), color=look(base).colour, fontsize=11, **above)
+        end_labels(
+            axis,
+            [
+                Label(end, f"{method_label(base)} {end:.1f}", look(base).colour, base in _PROJECTIONS)
+                for base, end in best.items()
+            ],
+        )
+    axes[0].set_ylabel("test accuracy (%)")
+    note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
+    return figure
+
+
+def _over_megabytes(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Megabytes that each device has sent, and the mean test accuracy, at each check."""
+    steps, mean, _ = curve(run)
+    return steps / int(run.config["steps_per_batch"]) * exchanges.sent(run) / 1e6, mean
 
 
 @styled

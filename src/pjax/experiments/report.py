@@ -123,6 +123,9 @@ def _draw(
             continue
         present = {run.method for run in runs}
         main = [run for run in runs if run.method.removesuffix("-fp") not in present - {run.method}]
+        if table.study == "exchanges":
+            save(table.name, "bytes", plots.accuracy_over_bytes(runs))
+            continue
         if table.study and table.study not in _beside.TIMED:
             save(table.name, "accuracy", plots.accuracies(runs))
             continue

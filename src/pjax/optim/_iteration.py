@@ -25,6 +25,9 @@ class Iteration(Protocol):
     def parameters(self, state: Any) -> dict[int, jax.Array]:
         """How far each parameter has moved, by node."""
 
+    def agreed(self, state: Any, mean: Callable[[jax.Array], jax.Array]) -> Any:
+        """The state after an exchange between groups: its parameters are moved to their mean."""
+
     def squared(self, state: Any) -> jax.Array:
         """The squared violation that the last step saw, summed over edges."""
 
@@ -80,6 +83,10 @@ class EdgeIteration:
     def _means(self, state: EdgeState, wanted: Callable[[Node], bool]) -> dict[int, jax.Array]:
         edges = state.edges if self._shadow is None else self._shadow(self._space, state.edges)
         return self._space.means([n.index for n in self._space.problem.graph.nodes if wanted(n)], edges)
+
+    def agreed(self, state: EdgeState, mean: Callable[[jax.Array], jax.Array]) -> EdgeState:
+        apart = {v: mean(move) - move for v, move in self.parameters(state).items()}
+        return state._replace(edges=self._space.shifted(state.edges, apart))
 
     def squared(self, state: EdgeState) -> jax.Array:
         return state.squared

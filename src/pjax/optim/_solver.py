@@ -62,7 +62,8 @@ class Solver(abc.ABC):
             `AlternatingProjections` and `ExtrapolatedProjections`.
         groups: into how many groups the ``batch`` of `update` is divided that work apart, each on a device of
             its own where the batch is divided among so many. For `sync_every` steps they hear nothing of each
-            other; then their parameters are averaged.
+            other; then their parameters are averaged, and they go on from there. Alternating projections that
+            do so in every step are those of the whole batch.
         sync_every: how many steps these are; a divisor of `steps_per_update`.
         check: whether to look for values that are not finite before each update outside `jit`.
         outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
@@ -133,10 +134,27 @@ class Solver(abc.ABC):
         """Which nodes project together."""
         return two_sets(graph)
 
-    def moves(self, problem: Problem) -> tuple[dict[int, jax.Array], jax.Array]:
-        """How far the parameters move in one round, by node, and the largest neglected term."""
+    def moves(
+        self, problem: Problem, mean: Callable[[jax.Array], jax.Array] | None = None
+    ) -> tuple[dict[int, jax.Array], jax.Array]:
+        """How far the parameters move in one round, by node, and the largest neglected term.
+
+        Args:
+            problem: of the whole batch, or of one group.
+            mean: over the groups, which is taken of the parameters after every `sync_every` steps but the
+                last ones.
+        """
         iteration = self.iteration(problem)
-        state = jax.lax.fori_loop(0, self.steps_per_update, lambda _, s: iteration.step(s), iteration.start())
+
+        def steps(state: Any, number: int) -> Any:
+            return jax.lax.fori_loop(0, number, lambda _, s: iteration.step(s), state)
+
+        state, number = iteration.start(), self.steps_per_update
+        if mean is not None:
+            number = self.sync_every
+            times = self.steps_per_update // number - 1
+            state = jax.lax.fori_loop(0, times, lambda _, s: iteration.agreed(steps(s, number), mean), state)
+        state = steps(state, number)
         return iteration.parameters(state), iteration.neglected(state)
 
     def moves_in_parts(
@@ -400,31 +418,16 @@ class Program:
         self, leaves: list[Any], constants: tuple[Any, ...], apart: tuple[bool, ...]
     ) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
         """How far parameters move where groups of samples work apart; mean loss, and what is neglected."""
-        solver = dataclasses.replace(self.solver, steps_per_update=self.solver.sync_every)
+        name = "groups"
 
-        @functools.partial(jax.vmap, in_axes=(None, *(0 if own else None for own in apart)))
-        def local(leaves: list[Any], *constants: Any) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
+        @functools.partial(jax.vmap, axis_name=name, in_axes=[0 if own else None for own in apart])
+        def group(*constants: Any) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
             problem = self.problem(leaves, constants)
-            moves, neglected = solver.moves(problem)
+            moves, neglected = self.solver.moves(problem, lambda move: jax.lax.pmean(move, name))
             return moves, problem.loss, neglected
 
-        def exchange(total: Any) -> tuple[Any, jax.Array, jax.Array]:
-            moves, losses, neglected = local(self.moved(leaves, total), *constants)
-            total = {v: total[v] + jnp.mean(move, 0) for v, move in moves.items()}
-            return total, jnp.mean(losses), jnp.max(neglected)
-
-        graph = self.partition.graph
-        still = {n.index: jnp.zeros(n.shape, graph.dtype) for n in graph.parameters}
-        total, loss, worst = exchange(still)
-
-        def again(_: Any, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-            total, _, neglected = exchange(carry[0])
-            return total, jnp.maximum(carry[1], neglected)
-
-        times = self.solver.steps_per_update // self.solver.sync_every
-        if times > 1 and self.solver.rounds == 1:
-            total, worst = jax.lax.fori_loop(1, times, again, (total, worst))
-        return total, loss, worst
+        moves, losses, neglected = group(*constants)
+        return {v: jnp.mean(move, 0) for v, move in moves.items()}, jnp.mean(losses), jnp.max(neglected)
 
     def applied(
         self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -91,7 +92,11 @@ class ExtrapolatedProjections(Solver):
             "problem, take DouglasRachford or AlternatingProjections"
         )
 
-    def moves(self, problem: Problem) -> tuple[dict[int, jax.Array], jax.Array]:
+    def moves(
+        self,
+        problem: Problem,
+        mean: Callable[[jax.Array], jax.Array] | None = None,  # noqa: ARG002 - taken of what it returns
+    ) -> tuple[dict[int, jax.Array], jax.Array]:
         losses = backward.copies(problem)
         found = backward.sweep(problem, self.softness, self.reach)
         return {v: move / losses for v, move in found.items()}, jnp.zeros((), problem.dtype)
