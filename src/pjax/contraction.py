@@ -153,7 +153,9 @@ class DotGeneral(Contraction):
         batch = [q.shape[d] for d in self.batch[i]]
         free = [q.shape[d] for d in self.free[i]]
         q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
-        total = end_kernel(end_kernel(q).sum(-1))
+        if q.size <= 2**20:  # writing more takes longer than it saves
+            q = end_kernel(q)
+        total = end_kernel(q.sum(-1))
         return total.reshape(*batch, *(ones if i else free), *(free if i else ones))
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:

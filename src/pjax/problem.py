@@ -81,7 +81,7 @@ def sum_and_difference(
     """
     least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
     plus, minus = total + 2 * product, total - 2 * product
-    return jnp.where(plus > least, plus, 0), jnp.where(minus > least, minus, 0)
+    return jnp.where(plus < least, 0, plus), jnp.where(minus < least, 0, minus)  # what is NaN stays NaN
 
 
 class Problem:

@@ -19,7 +19,6 @@ from pjax.errors import InputError
 from pjax.experiments import data, methods, models
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
-from pjax.optim import compiler_options
 
 State = Any
 PIECES = 10
@@ -193,9 +192,7 @@ class Loop:
         rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=self.devices.over(len(shape) - 1))
         first = jax.ShapeDtypeStruct((), np.int32)
         where = (_where(state), self.devices.everywhere)
-        program = jax.jit(
-            function, donate_argnums=0, out_shardings=where, compiler_options=compiler_options()
-        )
+        program = jax.jit(function, donate_argnums=0, out_shardings=where)
         return program.lower(state, rows, first, *self._train_data).compile()
 
     def _divided(self, rows: np.ndarray) -> jax.Array:
