@@ -76,7 +76,7 @@ CASES = (
     Case("CIFAR MLP 1x256", (3072,), 10, (256,)),
     Case("HIGGS MLP 1x256", (28,), 2, (256,)),
     Case("MNIST CNN 4x16+skip", (28, 28, 1), 10, (16,) * 4, skip=True, steps=10),
-    Case("MNIST CNN 4x16", (28, 28, 1), 10, (16,) * 4, steps=10, batch=64, on=("cpu",)),
+    Case("MNIST CNN 4x16", (28, 28, 1), 10, (16,) * 4, steps=50, batch=64, on=("cpu",)),
     Case("Shakespeare RNN 1x256", (64,), 65, (256,), steps=20, batch=16, on=("cpu",)),
     Case("Shakespeare RNN 1x256", (64,), 65, (256,), steps=50, on=("gpu", "tpu")),
     *(Case(f"MLP {depth}x16, 1 sample", (16,), 10, (16,) * depth, batch=1) for depth in (4, 64)),

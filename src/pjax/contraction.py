@@ -34,6 +34,8 @@ class Contraction(abc.ABC):
     """A bilinear operation made of dot products of equal length."""
 
     name: ClassVar[str] = "dot"
+    windowed: ClassVar[bool] = False
+    """Whether its sums are over windows, which cost more than a pass over the output."""
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     dtypes: tuple[Any, Any]
 
@@ -174,6 +176,7 @@ class DotGeneral(Contraction):
 class Convolution(Contraction):
     """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
 
+    windowed: ClassVar[bool] = True
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     input_dilation: tuple[int, ...]

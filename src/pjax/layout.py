@@ -365,7 +365,7 @@ class Wiring:
         steered = self.wire.steered
         with jax.ensure_compile_time_eval():  # any index will do: where they count, the result is not used
             linear = functools.partial(self._evaluated, known=_Zeros())
-            found = jax.linear_transpose(linear, *self._avals)(jnp.asarray(entering))
+            found = jax.jit(jax.linear_transpose(linear, *self._avals))(entering)
             fixed = [condensed(np.asarray(x)) for x in found]
         if not steered:
             return tuple(fixed)

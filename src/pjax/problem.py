@@ -360,25 +360,22 @@ class Problem:
         plus, minus, m = solved()
         moving = [i for i, shift in enumerate(shifts) if shift is not None]
 
-        def on_spheres() -> list[jax.Array]:
-            m = solved()[2]
-            return [rule.scatter(i, m.on_sphere(i, rule.length)) for i in moving]
+        def with_spheres(_: jax.Array) -> list[jax.Array]:
+            return [rule.scatter(i, m.along(i, rule.length)) for i in moving]
 
-        # Hardly ever is there a sphere, so a CPU looks first: else the sums are those of one array. Other
-        # devices would have to wait for the answer.
-        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(on_spheres))
-        own = on_one_cpu(
-            m.own,
-            cpu=lambda own: [
-                rule.scatter(i, own) + more
-                for i, more in zip(
-                    moving,
-                    jax.lax.cond(jnp.min(own, initial=0) < 0, on_spheres, lambda: nothing),
-                    strict=True,
-                )
-            ],
-            default=lambda _: [rule.scatter(i, m.along(i, rule.length)) for i in moving],
-        )
+        def looking(own: jax.Array) -> list[jax.Array]:
+            """The same; hardly ever is there a sphere, and without one the sums are those of one array."""
+
+            def on_spheres() -> list[jax.Array]:
+                m = solved()[2]
+                return [rule.scatter(i, m.on_sphere(i, rule.length)) for i in moving]
+
+            nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(on_spheres))
+            more = jax.lax.cond(jnp.min(own, initial=0) < 0, on_spheres, lambda: nothing)
+            return [rule.scatter(i, own) + extra for i, extra in zip(moving, more, strict=True)]
+
+        # Other devices would have to wait for the answer.
+        own = on_one_cpu(m.own, cpu=looking if rule.windowed else with_spheres, default=with_spheres)
 
         def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
             return own[moving.index(i)] * visible(this) + rule.pull(i, partner, m.other)

@@ -1,6 +1,7 @@
 """The cross-entropy of softmax probabilities, and its proximal operator."""
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar
 
@@ -91,8 +92,13 @@ def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
         return jnp.minimum(q - (gap + rise) * damp, 0), level + rise  # no probability exceeds one
 
     steps = _steps(scale) + (x.dtype == jnp.float64)  # one more doubles the digits
-    unroll = steps if steps <= 8 else 4  # many steps, for large scales only, would take long to compile
-    q, _ = jax.lax.fori_loop(0, steps, step, (start, jnp.zeros_like(x[..., :1])), unroll=unroll)
+
+    def repeat(q: jax.Array, *, unroll: int) -> jax.Array:
+        return jax.lax.fori_loop(0, steps, step, (q, jnp.zeros_like(x[..., :1])), unroll=unroll)[0]
+
+    # On a CPU a loop is as fast. Elsewhere many steps, for large scales only, would take long to compile.
+    whole = functools.partial(repeat, unroll=steps if steps <= 8 else 4)
+    q = jax.lax.platform_dependent(start, cpu=functools.partial(repeat, unroll=1), default=whole)
     others = jnp.where(leads, 0, jnp.exp(q))
     # The leader has what the others leave: that keeps its digits where it is nearly certain.
     short = jnp.sum(others, axis=-1, keepdims=True)
