@@ -192,13 +192,15 @@ def measure() -> list[dict[str, Any]]:
 
 
 def line(row: dict[str, Any]) -> str:
-    sent = (
-        ", ".join(f"{kind} {size / 1e3:,.1f} kB" for kind, size in sorted(row["sent"].items())) or "nothing"
-    )
     return (
-        f"{row['network']:<10} {row['how']:<7} {row['devices']:>2} devices"
-        f"  {row['operations'] / 1e6:>9.2f} M operations  {row['bytes'] / 1e6:>9.2f} MB  a step sends {sent}"
+        f"{row['network']:<10} {row['how']:<7} {row['devices']:>2} devices  {row['operations'] / 1e6:>9.2f} M"
+        f" operations  {row['bytes'] / 1e6:>9.2f} MB  a step sends {in_words(row['sent'])}"
     )
+
+
+def in_words(sent: dict[str, int]) -> str:
+    """What `collectives` counted."""
+    return ", ".join(f"{kind} {n / 1e3:,.1f} kB" for kind, n in sorted(sent.items()) if n) or "nothing"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,14 +315,20 @@ def draw(rows: list[dict[str, Any]], model: list[dict[str, Any]], path: Path) ->
     figure.savefig(path, dpi=120)
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks scaling", description=__doc__)
+def prepared(name: str, description: str | None, arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a benchmark, in a process that will have as many virtual devices as it takes."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=description)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it into this file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     options = parser.parse_args(arguments)
     os.environ["JAX_PLATFORMS"] = "cpu"
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={max(DEVICES)}"
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = prepared("scaling", __doc__, arguments)
     rows = measure()
     machine = Machine()
     model = model_rows(machine)

@@ -11,16 +11,14 @@ each does in a step, times their number, is what the step takes; beyond the oper
 work done twice, or on padding.
 """
 
-import argparse
 import dataclasses
 import itertools
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scaling import DEVICES, account
+from benchmarks.scaling import DEVICES, account, in_words, prepared
 
 LAYERS, WIDTH, INPUTS, CLASSES, BATCH = 32, 64, 64, 10, 64
 STEPS = 50
@@ -256,13 +254,7 @@ def draw(forward: list[float], sets: list[list[float]], rows: list[dict[str, Any
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks utilisation", description=__doc__)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it into this file")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    options = parser.parse_args(arguments)
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={max(DEVICES)}"
+    options = prepared("utilisation", __doc__, arguments)
     forward, sets = operations()
     rows = schedules(forward, sets)
     print(f"MLP {LAYERS}x{WIDTH}, a batch of {BATCH}. By schedule, idle part of the time of all devices:")
@@ -278,10 +270,9 @@ def main(arguments: Sequence[str]) -> int:
     compiled = programs()
     print("By the compiled programs, in one step:")
     for row in compiled:
-        sent = ", ".join(f"{kind} {size / 1e3:,.1f} kB" for kind, size in sorted(row["sent"].items()) if size)
         print(
             f"{row['devices']:>2} devices  {row['operations'] / 1e6:>8.2f} M operations each"
-            f"  useful {row['share']:>6.1%}  sends {sent or 'nothing'}"
+            f"  useful {row['share']:>6.1%}  sends {in_words(row['sent'])}"
         )
     if options.plot:
         draw(forward, sets, rows, options.plot)

@@ -384,8 +384,6 @@ class Problem:
             None if dx is None else total_move(0, x, y),
             None if dy is None else total_move(1, y, x),
         )
-        grown = m.grow_plus**2 * plus + m.grow_minus**2 * minus
-        grown += m.lean**2 * (plus + minus) + m.ball**2
 
         def squares(i: int, whole: bool) -> jax.Array:
             # Of own * this + other * partner. Without spheres, which hardly ever are there.
@@ -396,7 +394,7 @@ class Problem:
             crossed = this * rule.pull(i, partner, both) + rule.pull(i, partner**2, theirs)
             return jnp.maximum(rule.scatter(i, mine) * this**2 + crossed, 0)
 
-        return Moves(inputs, -m.lam / self.weight(v), grown.sum() / 2, squares)
+        return Moves(inputs, -m.lam / self.weight(v), m.squared(plus, minus).sum(), squares)
 
     def drift(self, v: int, dx: jax.Array | None, dy: jax.Array | None) -> jax.Array:
         """How much the products of a contraction change with displacements of its inputs."""

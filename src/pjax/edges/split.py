@@ -61,10 +61,8 @@ class Split:
             along = end_kernel(m.along(i, rule.length))[..., None]
             return self.rest[i] + (along * visible(whole[i]) + other * whole[1 - i])
 
-        squared = m.grow_plus**2 * plus + m.grow_minus**2 * minus + m.lean**2 * (plus + minus) + m.ball**2
-        return Split(self.base, (moved(0), moved(1))), Moves(
-            (None, None), -m.lam / problem.weight(v), squared.sum() / 2
-        )
+        moves = Moves((None, None), -m.lam / problem.weight(v), m.squared(plus, minus).sum())
+        return Split(self.base, (moved(0), moved(1))), moves
 
     def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
         """What the rest adds to |x|² + |y|², and to ⟨x, y⟩. Term by term, so that no sum is written out."""

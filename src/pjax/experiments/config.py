@@ -204,7 +204,11 @@ _ABOUT = ("device", "versions")
 
 def read(path: Path) -> Config:
     """The configuration in a run's folder."""
-    values = read_object(path)
+    return of_run(read_object(path), path)
+
+
+def of_run(values: Mapping[str, Any], path: Path) -> Config:
+    """The configuration among what a run's file holds."""
     return Config.from_json({k: v for k, v in values.items() if k not in _ABOUT}, str(path))
 
 

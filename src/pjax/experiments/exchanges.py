@@ -49,4 +49,4 @@ def of(run: Run) -> Fraction:
 
 
 def _config(run: Run) -> Config:
-    return configuration.read(run.folder / "config.json")
+    return configuration.of_run(run.config, run.folder / "config.json")

@@ -36,6 +36,11 @@ class Multiplier(NamedTuple):
         """``x - y`` is multiplied by one plus this."""
         return self.own - self.other
 
+    def squared(self, plus: jax.Array, minus: jax.Array) -> jax.Array:
+        """How far ``x`` and ``y`` move, squared, given ``|x + y|²`` and ``|x - y|²``."""
+        grown = self.grow_plus**2 * plus + self.grow_minus**2 * minus
+        return (grown + self.lean**2 * (plus + minus) + self.ball**2) / 2
+
     def along(self, i: int, length: int) -> jax.Array:
         """Like ``own``, for a `visible` input of the given length, with what spheres add."""
         return self.own + self.on_sphere(i, length)
