@@ -11,15 +11,21 @@ def several() -> bool:
     return jax.device_count() > 1
 
 
-def on_one_cpu(*args: Any, cpu: Callable[..., Any], default: Callable[..., Any]) -> Any:
-    """A function of the arguments, with a variant for the CPU.
+def on_one_device(
+    *args: Any,
+    default: Callable[..., Any],
+    cpu: Callable[..., Any] | None = None,
+    cuda: Callable[..., Any] | None = None,
+) -> Any:
+    """A function of the arguments, with variants for some kinds of device.
 
     Not where there are several devices: arrays may then be divided among them, and what a variant saves on
     one would make several exchange data.
     """
-    if several():
+    variants = {name: fn for name, fn in (("cpu", cpu), ("cuda", cuda)) if fn is not None}
+    if several() or not variants:
         return default(*args)
-    return jax.lax.platform_dependent(*args, cpu=cpu, default=default)
+    return jax.lax.platform_dependent(*args, **variants, default=default)
 
 
 def end_kernel(x: jax.Array) -> jax.Array:

@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 
-from pjax._devices import end_kernel, on_one_cpu
+from pjax._devices import end_kernel, on_one_device
 from pjax.layout import condensed
 from pjax.windows import box, windows
 
@@ -198,7 +198,7 @@ class Convolution(Contraction):
         def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
             return functools.reduce(operator.add, (self._conv(x, y) for x, y in terms))
 
-        return on_one_cpu(*terms, cpu=sequential_vmap(self._pairs_on_cpu), default=plain)
+        return on_one_device(*terms, cpu=sequential_vmap(self._pairs_on_cpu), default=plain)
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         def plain(partner: jax.Array, c: jax.Array) -> jax.Array:
@@ -210,7 +210,7 @@ class Convolution(Contraction):
         if self.groups > 1 or 0 in self.out:
             return plain(partner, c)
         on_cpu = self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu
-        return on_one_cpu(partner, c, cpu=sequential_vmap(on_cpu), default=plain)
+        return on_one_device(partner, c, cpu=sequential_vmap(on_cpu), default=plain)
 
     def _conv(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return _convolve(

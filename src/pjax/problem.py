@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax import fan_out
-from pjax._devices import on_one_cpu
+from pjax._devices import on_one_device
 from pjax.contraction import Contraction
 from pjax.graph import Node
 from pjax.layout import Evaluator, Wire, Wiring, condensed
@@ -375,7 +375,7 @@ class Problem:
             return [rule.scatter(i, own) + extra for i, extra in zip(moving, more, strict=True)]
 
         # Other devices would have to wait for the answer.
-        own = on_one_cpu(m.own, cpu=looking if rule.windowed else with_spheres, default=with_spheres)
+        own = on_one_device(m.own, cpu=looking if rule.windowed else with_spheres, default=with_spheres)
 
         def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
             return own[moving.index(i)] * visible(this) + rule.pull(i, partner, m.other)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pjax._devices import on_one_cpu
+from pjax._devices import on_one_device
 from pjax.extrapolation import Extrapolation
 from pjax.problem import Moves, Problem, add
 
@@ -41,7 +41,7 @@ def _after(x: jax.Array, last: jax.Array) -> jax.Array:
     them all would only keep all their temporary arrays in memory. Other devices go as they like. The product
     with zero is not optimised away, since it could be NaN.
     """
-    return on_one_cpu(x, last, cpu=lambda x, last: x + last.ravel()[0] * 0, default=lambda x, _: x)
+    return on_one_device(x, last, cpu=lambda x, last: x + last.ravel()[0] * 0, default=lambda x, _: x)
 
 
 def _end(moves: Moves) -> jax.Array:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax._devices import on_one_cpu
+from pjax._devices import on_one_device
 from pjax.errors import InputError
 from pjax.primitives._arithmetic import weight_like, wide
 from pjax.primitives._primitive import Arrays, Primitive
@@ -63,7 +63,7 @@ class Max(Primitive):
         top = jnp.max(x, axis=-1)
 
         # Two rounds nearly always suffice; where each round of a loop must be waited for, a few more.
-        level = on_one_cpu(x, z, w, cpu=functools.partial(_lower, 2), default=functools.partial(_lower, 5))
+        level = on_one_device(x, z, w, cpu=functools.partial(_lower, 2), default=functools.partial(_lower, 5))
         lowered = jnp.minimum(level[..., None] - x, 0)
 
         place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
