@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -43,6 +43,10 @@ class Contraction(abc.ABC):
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The dot products, of shape `out`."""
 
+    @abc.abstractmethod
+    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """`pair` as one operation of the compiler."""
+
     @property
     @abc.abstractmethod
     def length(self) -> int:
@@ -66,7 +70,7 @@ class Contraction(abc.ABC):
     @functools.cached_property
     def out(self) -> tuple[int, ...]:
         x, y = (jax.ShapeDtypeStruct(s, t) for s, t in zip(self.shapes, self.dtypes, strict=True))
-        return jax.eval_shape(self.pair, x, y).shape
+        return jax.eval_shape(self._plain, x, y).shape
 
     @abc.abstractmethod
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
@@ -80,7 +84,7 @@ class Contraction(abc.ABC):
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""
         aval = jax.ShapeDtypeStruct(self.shapes[i], c.dtype)
-        pair = (lambda x: self.pair(x, partner)) if i == 0 else (lambda y: self.pair(partner, y))
+        pair = (lambda x: self._plain(x, partner)) if i == 0 else (lambda y: self._plain(partner, y))
         (x,) = jax.linear_transpose(pair, aval)(c)
         return x
 
@@ -109,14 +113,47 @@ class DotGeneral(Contraction):
     precision: Any = None
 
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        dtype = jnp.result_type(x, y)
-        return lax.dot_general(
-            x.astype(dtype),
-            y.astype(dtype),
-            (self.contract, self.batch),
-            precision=self.precision,
-            preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        return self.pairs((x, y))
+
+    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def by(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: Any) -> jax.Array:
+            return functools.reduce(operator.add, (pair(x, y) for x, y in terms))
+
+        def by_edges(*terms: Any) -> jax.Array:
+            """One kernel that adds, where those that multiply matrices would take longer to start."""
+            return by(self._products, *terms).sum(-1)
+
+        in_parts = functools.partial(by, self._in_parts) if self._parts > 1 else None
+        return on_one_device(
+            *terms,
+            cuda=by_edges if self.edges <= 2**20 else in_parts,
+            default=functools.partial(by, self._plain),
         )
+
+    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return _dot(x, y, (self.contract, self.batch), self.precision)
+
+    def _products(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The products before they are summed."""
+        dtype = jnp.promote_types(jnp.result_type(x, y), jnp.float32)
+        return self.expand(0, x).astype(dtype) * self.expand(1, y).astype(dtype)
+
+    @functools.cached_property
+    def _parts(self) -> int:
+        """In how many parts a GPU sums products that are long and few: it has work for all its cores then.
+
+        The compiler does that by itself, but first copies to a multiple of some power of two what is not one.
+        """
+        if self.batch != ((), ()) or [len(s) for s in self.shapes] != [2, 2]:
+            return 1
+        if self.length % 256 == 0 or math.prod(self.out) > 2**17:
+            return 1
+        return _divisor(self.length // 16, self.length // 64)
+
+    def _in_parts(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        (a,), (b,) = self.contract
+        x, y = (z.reshape(*z.shape[:d], self._parts, -1, *z.shape[d + 1 :]) for z, d in ((x, a), (y, b)))
+        return _dot(x, y, (((a + 1,), (b + 1,)), ((a,), (b,))), self.precision).sum(0)
 
     @functools.cached_property
     def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -154,10 +191,14 @@ class DotGeneral(Contraction):
         ones = [1] * len(self.free[1 - i])
         batch = [q.shape[d] for d in self.batch[i]]
         free = [q.shape[d] for d in self.free[i]]
+        parts = 1 if self.contract[i][-1] == q.ndim - 1 else _divisor(self.length, self.length // 32)
         q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
-        if q.size <= 2**20:  # writing more takes longer than it saves
-            q = end_kernel(q)
-        total = end_kernel(q.sum(-1))
+        if parts > 1:  # a GPU sums columns with few threads each: parts of them are faster
+            total = end_kernel(q.reshape(*batch, *free, parts, -1).sum(-1)).sum(-1)
+        elif q.size <= 2**20:
+            total = end_kernel(end_kernel(q).sum(-1))
+        else:  # writing more takes longer than it saves
+            total = end_kernel(q.sum(-1))
         return total.reshape(*batch, *(ones if i else free), *(free if i else ones))
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
@@ -170,6 +211,22 @@ class DotGeneral(Contraction):
 
     def count(self, i: int) -> int:
         return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])
+
+
+def _divisor(n: int, most: int) -> int:
+    """The largest divisor up to some number; 1 where there is no other."""
+    return next((d for d in range(most, 1, -1) if n % d == 0), 1)
+
+
+def _dot(x: jax.Array, y: jax.Array, axes: lax.DotDimensionNumbers, precision: Any) -> jax.Array:
+    dtype = jnp.result_type(x, y)
+    return lax.dot_general(
+        x.astype(dtype),
+        y.astype(dtype),
+        axes,
+        precision=precision,
+        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,23 +253,18 @@ class Convolution(Contraction):
             terms = ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
 
         def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-            return functools.reduce(operator.add, (self._conv(x, y) for x, y in terms))
+            return functools.reduce(operator.add, (self._plain(x, y) for x, y in terms))
 
         return on_one_device(*terms, cpu=sequential_vmap(self._pairs_on_cpu), default=plain)
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
-        def plain(partner: jax.Array, c: jax.Array) -> jax.Array:
-            aval = jax.ShapeDtypeStruct(self.shapes[i], c.dtype)
-            conv = (lambda x: self._conv(x, partner)) if i == 0 else (lambda y: self._conv(partner, y))
-            (x,) = jax.linear_transpose(conv, aval)(c)
-            return x
-
+        plain = functools.partial(super().pull, i)
         if self.groups > 1 or 0 in self.out:
             return plain(partner, c)
         on_cpu = self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu
         return on_one_device(partner, c, cpu=sequential_vmap(on_cpu), default=plain)
 
-    def _conv(self, x: jax.Array, y: jax.Array) -> jax.Array:
+    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return _convolve(
             x, y, self.strides, self.padding, self.input_dilation, self.kernel_dilation,
             lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax import fan_out
-from pjax._devices import on_one_device
+from pjax._devices import end_kernel, on_one_device
 from pjax.contraction import Contraction
 from pjax.graph import Node
 from pjax.layout import Evaluator, Wire, Wiring, condensed
@@ -311,7 +311,8 @@ class Problem:
         v = node.index
         if isinstance(node.rule, Target):
             predictions, *labels = self.inputs[v]
-            return (self._work(node.rule.displace(predictions + shifts[0], *labels)),), None
+            # Written out: it ends with sums, which would be found again wherever it is read.
+            return (end_kernel(self._work(node.rule.displace(predictions + shifts[0], *labels))),), None
         rule: Any = node.rule
         fixed = self.fixed(node)
         if isinstance(rule, Dot) and fixed is not None:
