@@ -27,6 +27,7 @@ INTERNAL = (
     "check",
     "computation",
     "contraction",
+    "correlation",
     "drawing",
     "edges",
     "experiments",

@@ -28,6 +28,15 @@ def on_one_device(
     return jax.lax.platform_dependent(*args, **variants, default=default)
 
 
+def has_kernels() -> bool:
+    """Whether kernels written for NVIDIA GPUs are for those that are here, if there are any.
+
+    They are for the Hopper generation; others have less fast memory, or other units for products.
+    """
+    versions = (getattr(d, "compute_capability", "") for d in jax.devices() if d.platform == "gpu")
+    return all(str(version).startswith("9.") for version in versions)
+
+
 def end_kernel(x: jax.Array) -> jax.Array:
     """The same array; on a GPU it is written to memory before what follows reads it.
 

@@ -13,6 +13,7 @@ write them out (`expand`), and how to do without:
 import abc
 import dataclasses
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -24,7 +25,8 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 
-from pjax._devices import end_kernel, on_one_device
+from pjax._devices import end_kernel, has_kernels, on_one_device
+from pjax.correlation import Correlation, correlate, pull_kernel
 from pjax.layout import condensed
 from pjax.windows import box, windows
 
@@ -248,21 +250,38 @@ class Convolution(Contraction):
         return self.pairs((x, y))
 
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        if self.groups == 1 and len(terms) > 1:  # one convolution of more channels is faster than several
-            xs, ys = zip(*terms, strict=True)
-            terms = ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
-
         def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-            return functools.reduce(operator.add, (self._plain(x, y) for x, y in terms))
+            return functools.reduce(operator.add, (self._plain(x, y) for x, y in self._joined(*terms)))
 
-        return on_one_device(*terms, cpu=sequential_vmap(self._pairs_on_cpu), default=plain)
+        return on_one_device(
+            *terms,
+            cpu=sequential_vmap(lambda *terms: self._pairs_on_cpu(*self._joined(*terms))),
+            cuda=self._pairs_on_cuda
+            if len(terms) <= 2 and self._has_kernels(*itertools.chain(*terms))
+            else None,
+            default=plain,
+        )
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         plain = functools.partial(super().pull, i)
         if self.groups > 1 or 0 in self.out:
             return plain(partner, c)
         on_cpu = self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu
-        return on_one_device(partner, c, cpu=sequential_vmap(on_cpu), default=plain)
+        on_cuda = self._pull_input_on_cuda if i == 0 else self._pull_kernel_on_cuda
+        return on_one_device(
+            partner,
+            c,
+            cpu=sequential_vmap(on_cpu),
+            cuda=on_cuda if self._has_kernels(partner, c, transposed=i == 0) else None,
+            default=plain,
+        )
+
+    def _joined(self, *terms: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, jax.Array], ...]:
+        """Several pairs as one of more channels, which is faster than several convolutions."""
+        if self.groups > 1 or len(terms) == 1:
+            return terms
+        xs, ys = zip(*terms, strict=True)
+        return ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
 
     def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return _convolve(
@@ -310,6 +329,48 @@ class Convolution(Contraction):
         )  # fmt: skip
         out, depth, *taps = self.axes[1]
         return _put(kernel, (depth, *taps, out))
+
+    # --- On NVIDIA GPUs ---
+
+    def _has_kernels(self, *arrays: jax.Array, transposed: bool = False) -> bool:
+        """Whether there are kernels for this, and for these arrays."""
+        shape = self._correlation
+        precision = self.precision or jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+        return (
+            shape is not None
+            and (shape.transposed if transposed else shape).fits
+            and all(x.dtype == jnp.float32 for x in arrays)
+            and precision in (None, "default", lax.Precision.DEFAULT, (lax.Precision.DEFAULT,) * 2)
+            and has_kernels()
+        )
+
+    @functools.cached_property
+    def _correlation(self) -> Correlation | None:
+        """This convolution of images with their channels last; None for others."""
+        rows, ones = (0, 3, 1, 2), (1, 1)
+        settings = self.strides, self.input_dilation, self.kernel_dilation, (self.axes[0], self.axes[2])
+        if settings != (ones, ones, ones, (rows, rows)) or self.groups > 1:
+            return None
+        features, channels, height, width = (self.shapes[1][d] for d in self.axes[1])
+        (top, _), (left, _) = self.padding
+        batch, *image, _ = self.shapes[0]
+        _, *out, _ = self.out
+        return Correlation(
+            batch, (image[0], image[1]), (height, width), (top, left), (out[0], out[1]), channels, features
+        )
+
+    def _pairs_on_cuda(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        assert self._correlation is not None
+        return correlate(self._correlation, *((x, self._kernel(y)) for x, y in terms))
+
+    def _pull_input_on_cuda(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
+        assert self._correlation is not None
+        return correlate(self._correlation.transposed, (c, self._kernel(kernel)), backwards=True)
+
+    def _pull_kernel_on_cuda(self, x: jax.Array, c: jax.Array) -> jax.Array:
+        assert self._correlation is not None
+        out, depth, *taps = self.axes[1]
+        return _put(pull_kernel(self._correlation, x, c), (*taps, depth, out))
 
     def _rows(self, x: jax.Array) -> jax.Array:
         return x.transpose(_feature_last(self.axes[0]))
