@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from pjax.contraction import Convolution
+from pjax import contraction
+from pjax.contraction import Convolution, DotGeneral
 
 ROWS = (0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)  # NHWC, HWIO, NHWC
 
@@ -200,3 +201,46 @@ def test_other_devices_take_the_convolution_as_it_is():
         program = jax.jit(fn).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
         assert "transpose" not in program.split("stablehlo.convolution")[0]
         assert "dim_numbers = [b, f, 0, 1]x" in program
+
+
+DOTS = {
+    "few edges": ((6, 5), (5, 3), ((1,), (0,)), ((), ())),
+    "few edges, a stack of them": ((2, 6, 5), (2, 5, 3), ((2,), (1,)), ((0,), (0,))),
+    "few edges, other axes": ((5, 6, 4), (3, 4, 5), ((0, 2), (2, 1)), ((), ())),
+    "long": ((64, 784), (784, 32), ((1,), (0,)), ((), ())),
+    "long, transposed": ((784, 64), (32, 784), ((0,), (1,)), ((), ())),
+    "long, of a length without parts": ((64, 787), (787, 32), ((1,), (0,)), ((), ())),
+}
+
+
+@pytest.mark.parametrize("name", DOTS)
+def test_matrix_products_on_a_gpu_are_the_same(name, monkeypatch):
+    x_shape, y_shape, contract, batch = DOTS[name]
+    rule = DotGeneral((x_shape, y_shape), (np.float32,) * 2, contract, batch)
+    x, dx, y, dy = (
+        jax.random.normal(jax.random.key(i), shape)
+        for i, shape in enumerate((x_shape, x_shape, y_shape, y_shape))
+    )
+    expected = (
+        lax.dot_general(x, y, (contract, batch)),
+        lax.dot_general(x, dy, (contract, batch)) + lax.dot_general(dx, y, (contract, batch)),
+    )
+    taken = []
+
+    def on_cuda(*args, default, cuda):
+        taken.append(cuda is not None)
+        return (cuda or default)(*args)
+
+    monkeypatch.setattr(contraction, "on_one_device", on_cuda)
+    for got, want in zip((rule.pair(x, y), rule.pairs((x, dy), (dx, y))), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+    assert taken == ["without parts" not in name] * 2
+
+
+@pytest.mark.parametrize("shape", [(784, 8), (2, 96, 8), (7, 3)])
+def test_sums_over_columns_in_parts(shape):
+    front = tuple(range(len(shape) - 2))
+    contract = (len(shape) - 1,), (len(shape) - 2,)
+    rule = DotGeneral(((*shape[:-2], 4, shape[-2]), shape), (np.float32,) * 2, contract, (front, front))
+    q = jax.random.normal(jax.random.key(0), shape)
+    np.testing.assert_allclose(rule.reduce(1, q), q.sum(-2, keepdims=True), rtol=1e-4, atol=1e-4)

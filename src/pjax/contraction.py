@@ -148,7 +148,7 @@ class DotGeneral(Contraction):
         """
         if self.batch != ((), ()) or [len(s) for s in self.shapes] != [2, 2]:
             return 1
-        if self.length % 256 == 0 or math.prod(self.out) > 2**17:
+        if self.length % 256 == 0 or self.length % 16 or math.prod(self.out) > 2**17:
             return 1
         return _divisor(self.length // 16, self.length // 64)
 

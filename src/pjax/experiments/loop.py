@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax._devices import compiler_options
 from pjax.errors import InputError
 from pjax.experiments import data, methods, models
 from pjax.experiments.config import Config
@@ -192,7 +193,8 @@ class Loop:
         rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=self.devices.over(len(shape) - 1))
         first = jax.ShapeDtypeStruct((), np.int32)
         where = (_where(state), self.devices.everywhere)
-        program = jax.jit(function, donate_argnums=0, out_shardings=where)
+        options = compiler_options(unroll=False)
+        program = jax.jit(function, donate_argnums=0, out_shardings=where, compiler_options=options)
         return program.lower(state, rows, first, *self._train_data).compile()
 
     def _divided(self, rows: np.ndarray) -> jax.Array:
