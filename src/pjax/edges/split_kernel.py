@@ -2,8 +2,8 @@
 
 Each dot product has its edges of both inputs. A program of the kernel takes the edges of several dot products
 to registers, sums over them, solves for the multipliers and writes the moves. What it writes takes the place
-of what it read, so that no memory is needed beside the edges. The sums of the moves, which means are made of,
-come along.
+of what it read, so that hardly any memory is needed beside the edges. The sums of the moves, which means are
+made of, come along.
 """
 
 import math
@@ -43,10 +43,10 @@ class Blocks(NamedTuple):
     def of(cls, batch: int, rows: int, columns: int, length: int) -> "Blocks":
         """As many dot products at once as fit in registers, and enough programs for all of a GPU."""
         wide = _power_of_two(length)
-        wide_columns = min(_power_of_two(columns), max(EDGES // wide, 1))
-        programs = max(PROGRAMS // (batch * math.ceil(columns / wide_columns)), 1)
+        side = min(_power_of_two(columns), max(EDGES // wide, 1))
+        programs = max(PROGRAMS // (batch * math.ceil(columns / side)), 1)
         each = math.ceil(rows / min(programs, rows))
-        return cls(wide_columns, math.ceil(rows / each), min(max(wide_columns * wide // 512, 1), 4))
+        return cls(side, math.ceil(rows / each), min(max(side * wide // 512, 1), 4))
 
 
 EDGES = 2048  # of either input at once, in one program
@@ -54,15 +54,16 @@ PROGRAMS = 4608  # several for each place that a GPU has
 LONGEST = 1024  # dot product
 
 
-def fits(rule: Contraction, rest: tuple[Linear, Linear], *inputs: jax.Array) -> TypeGuard[DotGeneral]:
-    """Whether the kernel is made for these edges."""
+def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) -> TypeGuard[DotGeneral]:
+    """Whether the kernel is made for these edges, and what is given for each dot product."""
     arrays = [array for part in rest for _, array in part.terms]
     return (
         isinstance(rule, DotGeneral)
         and all(len(part.terms) == 1 for part in rest)
-        and all(a.dtype == jnp.float32 for a in (*arrays, *inputs))
+        and all(a.dtype == jnp.float32 for a in (*arrays, *outputs))
         and 0 < rule.length <= LONGEST
         and 0 < rule.edges < 2**31
+        and math.prod(rule.shapes[0][d] for d in rule.batch[0]) < 2**16
     )
 
 
@@ -92,7 +93,7 @@ def project(
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    x, y = (rule.rows(i, at) for i, at in enumerate(inputs))
+    x, y = (rule.rows(i, at.astype(jnp.float32)) for i, at in enumerate(inputs))
     (batch, m, length), n = x.shape, y.shape[1]
     size = blocks or Blocks.of(batch, m, n, length)
     wide = _power_of_two(length)
@@ -108,9 +109,9 @@ def project(
         given["read"] = jnp.broadcast_to(read, rule.out).astype(x.dtype).reshape(each)
 
     def kernel(*refs: Any) -> None:
-        count = 4 + len(given)
-        (x_ref, y_ref, *edge_refs), outs = refs[:4], refs[count:]
-        numbers = dict(zip(given, refs[4:count], strict=True))
+        x_ref, y_ref, *edge_refs = refs[:4]
+        numbers = dict(zip(given, refs[4:-6], strict=True))
+        *move_refs, x_parts, y_parts, lam, squared = refs[-6:]
         j, g, b = (pl.program_id(axis) for axis in range(3))
         column = j * size.columns + jnp.arange(size.columns, dtype=jnp.int32)
         slot = lanes * _along(0, wide // lanes) + _along(2, lanes)
@@ -141,22 +142,22 @@ def project(
             own = [found.along(i, length)[None, :, None] for i in (0, 1)]
             other = found.other[None, :, None]
             moves = own[0] * visible(first) + other * second, own[1] * visible(second) + other * first
-            for ref, move in zip(outs[:2], moves, strict=True):
+            for ref, move in zip(move_refs, moves, strict=True):
                 triton.store(ref.at[at], move, mask=both)
             across = jnp.sum(moves[0], 1, keepdims=True)
-            triton.store(outs[2].at[b, j, r, slot], across, mask=there)
-            triton.store(outs[4].at[b, r, column], found.lam, mask=here)
-            triton.store(outs[5].at[b, r, column], found.squared(plus, minus), mask=here)
+            triton.store(x_parts.at[b, j, r, slot], across, mask=there)
+            triton.store(lam.at[b, r, column], found.lam, mask=here)
+            triton.store(squared.at[b, r, column], found.squared(plus, minus), mask=here)
             return total + moves[1]
 
         rows = (m - g + size.programs - 1) // size.programs
         total = lax.fori_loop(0, rows, row, jnp.zeros(both.shape, jnp.float32))
-        triton.store(outs[3].at[b, g, column[None, :, None], slot], total, mask=both)
+        triton.store(y_parts.at[b, g, column[None, :, None], slot], total, mask=both)
 
     def shape(*dims: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(dims, x.dtype)
 
-    outs = pl.pallas_call(
+    *moves, x_parts, y_parts, lam, squared = pl.pallas_call(
         kernel,
         out_shape=(
             *(shape(*e.shape) for e in edges),
@@ -171,17 +172,16 @@ def project(
         interpret=interpret,
         name="split",
     )(x, y, *edges, *given.values())
-    first, second = (move.reshape(*rule.out, length) for move in outs[:2])
-    totals = (_slots(rule, i, part.sum(1)) for i, part in enumerate(outs[2:4]))
-    lam, squared = (a.reshape(rule.out) for a in outs[4:])
-    return Projected((first, second), (next(totals), next(totals)), lam, squared)
+    first, second = (move.reshape(*rule.out, length) for move in moves)
+    totals = _slots(rule, 0, x_parts.sum(1)), _slots(rule, 1, y_parts.sum(1))
+    return Projected((first, second), totals, lam.reshape(rule.out), squared.reshape(rule.out))
 
 
 def _slots(rule: DotGeneral, i: int, rows: jax.Array) -> jax.Array:
     """Rows in the shape of input i."""
-    return jax.linear_transpose(lambda x: rule.rows(i, x), jax.ShapeDtypeStruct(rule.shapes[i], rows.dtype))(
-        rows
-    )[0]
+    aval = jax.ShapeDtypeStruct(rule.shapes[i], rows.dtype)
+    (x,) = jax.linear_transpose(lambda x: rule.rows(i, x), aval)(rows)
+    return x
 
 
 def _along(axis: int, length: int) -> jax.Array:
