@@ -35,8 +35,8 @@ from pjax.graph import Graph, Node
 from pjax.loop import Loop
 from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Sum, SumRelu, Target
-from pjax.primitives.dot import multiplier
-from pjax.problem import TINY, Problem, add, balance, sum_and_difference
+from pjax.primitives.dot import multiplier, sum_and_difference
+from pjax.problem import TINY, Problem, add, balance
 
 
 def sweep(problem: Problem, softness: float, reach: float) -> dict[int, jax.Array]:

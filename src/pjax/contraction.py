@@ -169,6 +169,11 @@ class DotGeneral(Contraction):
     def length(self) -> int:
         return math.prod(self.shapes[0][d] for d in self.contract[0])
 
+    def rows(self, i: int, x: jax.Array) -> jax.Array:
+        """Input i as the rows that dot products are made of: shape ``(batch, free, K)``."""
+        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i])
+        return x.reshape(math.prod(x.shape[: len(self.batch[i])]), -1, self.length)
+
     def expand(self, i: int, x: jax.Array) -> jax.Array:
         ones = [1] * len(self.free[1 - i])
         batch = [x.shape[d] for d in self.batch[i]]

@@ -24,7 +24,7 @@ from pjax.layout import Evaluator, Wire, Wiring, condensed
 from pjax.partition import Partition
 from pjax.primitives import Dot, Primitive, Target
 from pjax.primitives._primitive import Arrays
-from pjax.primitives.dot import Multiplier, multiplier, visible
+from pjax.primitives.dot import Multiplier, multiplier, sum_and_difference, visible
 from pjax.sets import Constrain
 
 S = TypeVar("S")
@@ -67,21 +67,6 @@ def balance(xx: jax.Array, yy: jax.Array) -> jax.Array:
     mean_x, mean_y = jnp.mean(xx), jnp.mean(yy)
     least = TINY + 1e-6 * jnp.maximum(mean_x, mean_y)
     return jnp.sqrt(jnp.maximum(mean_y, least) / jnp.maximum(mean_x, least))
-
-
-def sum_and_difference(
-    total: jax.Array, product: jax.Array, size: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding.
-
-    Args:
-        total: |x|² + |y|².
-        product: ⟨x, y⟩.
-        size: of the numbers that the total is a sum of, where they are of both signs.
-    """
-    least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
-    plus, minus = total + 2 * product, total - 2 * product
-    return jnp.where(plus < least, 0, plus), jnp.where(minus < least, 0, minus)  # what is NaN stays NaN
 
 
 class Problem:

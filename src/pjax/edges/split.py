@@ -1,19 +1,21 @@
 """The edges of a contraction: what its sources say, plus a number per edge."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pjax._devices import end_kernel
-from pjax.contraction import Contraction
+from pjax._devices import end_kernel, several
+from pjax.contraction import Contraction, DotGeneral
+from pjax.edges import split_kernel
 from pjax.edges.base import Base, combined, now
+from pjax.edges.split_kernel import Projected
 from pjax.graph import Node
 from pjax.linear import Linear
-from pjax.primitives.dot import visible
-from pjax.problem import Moves, Problem, sum_and_difference, total_squares
+from pjax.primitives.dot import sum_and_difference, visible
+from pjax.problem import Moves, Problem, total_squares
 
 
 @jax.tree_util.register_dataclass
@@ -24,45 +26,83 @@ class Split:
     base: Base
     rest: tuple[Linear, Linear]
     """What the edges of each input have more, of shape ``(*out, K)``; nothing stands for zero."""
+    totals: tuple[Linear, Linear]
+    """For each slot of each input, the sum of the rest over its edges."""
 
     @classmethod
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Split":  # noqa: ARG003
         """All edges at their sources' values."""
         x, y = (None if s is None else Linear.of(s) for s in shifts)
-        return cls((x, y), (Linear(()), Linear(())))
+        return cls((x, y), (Linear(()), Linear(())), (Linear(()), Linear(())))
 
     def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
         """For each slot of input i, the sum over its edges."""
-        rule, base = node.rule, self.base[i]
-        assert isinstance(rule, Contraction) and base is not None
+        base = self.base[i]
+        assert base is not None
         total = base.value * problem.edge_counts[node.index, i]
-        return total + rule.gather(i, self.rest[i].value) if self.rest[i].terms else total
+        return total + self.totals[i].value if self.totals[i].terms else total
 
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Split", Moves]:
         """The edges after their contraction projected."""
         rule, v = node.rule, node.index
         assert isinstance(rule, Contraction) and goal is not None
-        x, y = now(problem, node, self.base)
-        dx, dy = (None if b is None else b.value for b in self.base)
-        drift = problem.drift(v, dx, dy)
-        product = problem.points[v] + drift
+        drift = problem.drift(v, *self._shifts)
+
+        def plain(drift: jax.Array, goal: jax.Array) -> Projected:
+            return self._in_passes(problem, node, drift, goal)
+
+        def kernel(drift: jax.Array, goal: jax.Array) -> Projected:
+            return self._in_one_pass(problem, node, drift, goal)
+
+        if not several() and split_kernel.fits(rule, self.rest, drift, goal):
+            found = jax.lax.platform_dependent(drift, goal, cuda=kernel, default=plain)
+        else:
+            found = plain(drift, goal)
+        rest, totals = (
+            (x + a, y + b) for (x, y), (a, b) in ((self.rest, found.moves), (self.totals, found.totals))
+        )
+        moves = Moves((None, None), -found.lam / problem.weight(v), found.squared.sum())
+        return Split(self.base, rest, totals), moves
+
+    @property
+    def _shifts(self) -> tuple[jax.Array | None, jax.Array | None]:
+        x, y = (None if b is None else b.value for b in self.base)
+        return x, y
+
+    def _in_one_pass(
+        self, problem: Problem, node: Node, drift: jax.Array, goal: jax.Array, *, interpret: bool = False
+    ) -> Projected:
+        """The projection as one kernel."""
+        rule, v, inputs = node.rule, node.index, now(problem, node, self.base)
+        assert isinstance(rule, DotGeneral)
+        weight, read = problem.weight(v), problem.read(v)
+        return split_kernel.project(rule, inputs, self.rest, goal - drift, weight, read, interpret=interpret)
+
+    def _in_passes(self, problem: Problem, node: Node, drift: jax.Array, goal: jax.Array) -> Projected:
+        """The projection as sums over the edges, and what follows from them."""
+        rule, v, inputs = node.rule, node.index, now(problem, node, self.base)
+        assert isinstance(rule, Contraction)
+        dx, dy = self._shifts
         norm = problem.norm(v, 0, dx) + problem.norm(v, 1, dy)
-        mine, crossed = self._products(rule, x, y)
-        plus, minus = sum_and_difference(norm + mine, product + crossed, norm + abs(mine))
+        mine, crossed = self._products(rule, *inputs)
+        product = problem.points[v] + drift + crossed
+        plus, minus = sum_and_difference(norm + mine, product, norm + abs(mine))
         m = problem.solve(v, plus, minus, goal - drift - crossed)
         # Written out: a few numbers for each dot product, not to be found again for each of its edges.
         other = end_kernel(m.other)[..., None]
         whole = [
             rule.expand(i, at) + rest.value if rest.terms else rule.expand(i, at)
-            for i, (at, rest) in enumerate(zip((x, y), self.rest, strict=True))
+            for i, (at, rest) in enumerate(zip(inputs, self.rest, strict=True))
         ]
 
-        def moved(i: int) -> Linear:
+        def move(i: int) -> jax.Array:
             along = end_kernel(m.along(i, rule.length))[..., None]
-            return self.rest[i] + (along * visible(whole[i]) + other * whole[1 - i])
+            return along * visible(whole[i]) + other * whole[1 - i]
 
-        moves = Moves((None, None), -m.lam / problem.weight(v), m.squared(plus, minus).sum())
-        return Split(self.base, (moved(0), moved(1))), moves
+        # Summed as they are written, not found once more.
+        moves = jax.lax.optimization_barrier((move(0), move(1)))
+        totals = rule.gather(0, moves[0]), rule.gather(1, moves[1])
+        return Projected(moves, totals, m.lam, m.squared(plus, minus))
 
     def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
         """What the rest adds to |x|² + |y|², and to ⟨x, y⟩. Term by term, so that no sum is written out."""
@@ -98,8 +138,13 @@ class Split:
 
     @staticmethod
     def combine(terms: Sequence[tuple[float, "Split"]]) -> "Split":
-        rest = (Linear.combine((c, edges.rest[i]) for c, edges in terms) for i in (0, 1))
-        return Split(combined(terms), (next(rest), next(rest)))
+        def one(i: int, of: Callable[["Split"], tuple[Linear, Linear]]) -> Linear:
+            return Linear.combine((c, of(edges)[i]) for c, edges in terms)
+
+        rest, totals = (
+            (one(0, of), one(1, of)) for of in (lambda edges: edges.rest, lambda edges: edges.totals)
+        )
+        return Split(combined(terms), rest, totals)
 
     def written(self, problem: Problem, node: Node) -> "Split":
         """The same edges with a rest that may be zero, but is there."""
@@ -107,9 +152,13 @@ class Split:
         assert isinstance(rule, Contraction)
         zero = jnp.zeros((*node.shape, rule.length), problem.dtype)
         x, y = (rest if rest.terms else Linear.of(zero) for rest in self.rest)
-        return Split(self.base, (x, y))
+        a, b = (
+            total if total.terms else Linear.of(problem.zeros(node.index, i))
+            for i, total in enumerate(self.totals)
+        )
+        return Split(self.base, (x, y), (a, b))
 
     def settled(self, history: int) -> tuple["Split", jax.Array]:  # noqa: ARG002 - one interface
         x, y = (None if b is None else b.settled() for b in self.base)
-        a, b = (rest.settled() for rest in self.rest)
-        return Split((x, y), (a, b)), jnp.zeros((), jnp.float32)
+        (a, b), (c, d) = ((x.settled(), y.settled()) for x, y in (self.rest, self.totals))
+        return Split((x, y), (a, b), (c, d)), jnp.zeros((), jnp.float32)

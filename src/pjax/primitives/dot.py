@@ -61,8 +61,28 @@ def visible(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.abs(x) <= VISIBLE, jnp.asarray(VISIBLE, x.dtype), x)
 
 
+def sum_and_difference(
+    total: jax.Array, product: jax.Array, size: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding.
+
+    Args:
+        total: |x|² + |y|².
+        product: ⟨x, y⟩.
+        size: of the numbers that the total is a sum of, where they are of both signs.
+    """
+    least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
+    plus, minus = total + 2 * product, total - 2 * product
+    return jnp.where(plus < least, 0, plus), jnp.where(minus < least, 0, minus)  # what is NaN stays NaN
+
+
 def multiplier(
-    plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike = 1.0
+    plus: jax.Array,
+    minus: jax.Array,
+    residual: jax.Array,
+    weight: jax.typing.ArrayLike = 1.0,
+    *,
+    in_kernel: bool = False,
 ) -> Multiplier:
     r"""The multiplier of the projection onto :math:`z = \langle x, y\rangle`, elementwise.
 
@@ -89,11 +109,12 @@ def multiplier(
         minus: :math:`M = |x - y|^2`.
         residual: :math:`r = z_0 - \langle x, y \rangle`.
         weight: :math:`w > 0`, the weight of the output.
+        in_kernel: whether this is part of a kernel, where nothing is computed twice.
 
     >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
     Array(0.5, dtype=float32)
     """
-    root, lean, ball = _solve(plus, minus, residual, weight)
+    root, lean, ball = _solve(plus, minus, residual, weight, in_kernel=in_kernel)
     sphere, sign = jnp.isinf(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
     root = jnp.where(sphere, 0, root)
     u = jnp.abs(root)
@@ -107,7 +128,12 @@ def multiplier(
 
 
 def _solve(
-    plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike
+    plus: jax.Array,
+    minus: jax.Array,
+    residual: jax.Array,
+    weight: jax.typing.ArrayLike,
+    *,
+    in_kernel: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual; lean; ball."""
     c = 1 / weight_like(weight, residual)
@@ -116,7 +142,11 @@ def _solve(
     # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
     # each of the arrays that follow from it. With its sign, so that they follow from it alone.
     above, below = _root(a, b, c, r)
-    root = jax.lax.optimization_barrier(jnp.where(positive, above, -above) / below)
+    root = jnp.where(positive, above, -above) / below
+    if in_kernel:  # where the larger of a number and NaN is the number
+        root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
+    else:
+        root = jax.lax.optimization_barrier(root)
     # Not by the root: who asks for these alone need not solve. On a sphere b is |x|².
     half = jnp.sqrt(jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0))  # half of its radius
     nothing = b <= VISIBLE**2
