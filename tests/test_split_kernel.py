@@ -138,9 +138,11 @@ def test_nan_stays():
         np.testing.assert_array_equal(np.isnan(array), bad)
 
 
-def test_what_does_not_fit_is_left_to_the_compiler():
+def test_what_does_not_fit_is_left_to_the_compiler(monkeypatch):
     rule = contraction(*SHAPES["matrices"])
     term = Linear.of(numbers(5, 3, 7))
+    assert not split_kernel.fits(rule, (term, term))
+    monkeypatch.setattr(split_kernel, "FEWEST", rule.edges)
     assert split_kernel.fits(rule, (term, term))
     assert not split_kernel.fits(rule, (term, Linear(())))
     assert not split_kernel.fits(rule, (term, term + numbers(5, 3, 7)))
@@ -185,7 +187,9 @@ def test_a_solver_does_the_same(make, consensus, monkeypatch):
 
 
 @pytest.mark.parametrize("make", [mlp, rnn])
-def test_programs_for_a_gpu_have_the_kernel(make):
+def test_programs_for_a_gpu_have_the_kernel(make, monkeypatch):
+    monkeypatch.setattr(split_kernel, "FEWEST", 0)
+    monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())
     params, loss = make()
     solver = optim.DouglasRachford(steps_per_update=2)
     traced = jax.jit(lambda p: update(solver, loss, p)).trace(params)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pjax._devices import end_kernel, several
+from pjax._devices import end_kernel, on_one_device
 from pjax.contraction import Contraction, DotGeneral
 from pjax.edges import split_kernel
 from pjax.edges.base import Base, combined, now
@@ -54,10 +54,8 @@ class Split:
         def kernel(drift: jax.Array, goal: jax.Array) -> Projected:
             return self._in_one_pass(problem, node, drift, goal)
 
-        if not several() and split_kernel.fits(rule, self.rest, drift, goal):
-            found = jax.lax.platform_dependent(drift, goal, cuda=kernel, default=plain)
-        else:
-            found = plain(drift, goal)
+        fits = split_kernel.fits(rule, self.rest, drift, goal)
+        found = on_one_device(drift, goal, cuda=kernel if fits else None, default=plain)
         rest, totals = (
             (x + a, y + b) for (x, y), (a, b) in ((self.rest, found.moves), (self.totals, found.totals))
         )

@@ -52,6 +52,7 @@ class Blocks(NamedTuple):
 EDGES = 2048  # of either input at once, in one program
 PROGRAMS = 4608  # several for each place that a GPU has
 LONGEST = 1024  # dot product
+FEWEST = 2**22  # edges; fewer are not most of a step
 
 
 def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) -> TypeGuard[DotGeneral]:
@@ -62,7 +63,7 @@ def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) ->
         and all(len(part.terms) == 1 for part in rest)
         and all(a.dtype == jnp.float32 for a in (*arrays, *outputs))
         and 0 < rule.length <= LONGEST
-        and 0 < rule.edges < 2**31
+        and max(FEWEST, 1) <= rule.edges < 2**31
         and math.prod(rule.shapes[0][d] for d in rule.batch[0]) < 2**16
     )
 
