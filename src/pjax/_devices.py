@@ -37,6 +37,11 @@ def has_kernels() -> bool:
     return all(str(version).startswith("9.") for version in versions)
 
 
+def chooses_orders() -> bool:
+    """Whether the compiler chooses in which order axes lie in memory, for all but what a loop keeps."""
+    return jax.default_backend() != "cpu"
+
+
 def end_kernel(x: jax.Array) -> jax.Array:
     """The same array; on a GPU it is written to memory before what follows reads it.
 

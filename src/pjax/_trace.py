@@ -505,7 +505,9 @@ def _extremum(sign: int) -> Callable[[_Builder, jex.JaxprEqn, list[Expr]], Expr]
 
 def _reduce_extremum(sign: int) -> Callable[[_Builder, jex.JaxprEqn, list[Expr]], Expr]:
     def rule(builder: _Builder, eqn: jex.JaxprEqn, args: list[Expr]) -> Expr:
-        return builder.operation(Max(sign), _vector(args[0], tuple(eqn.params["axes"])), **_out(eqn))
+        axes = tuple(eqn.params["axes"])
+        behind = sum(d not in axes for d in range(max(axes, default=0), len(args[0].shape)))
+        return builder.operation(Max(sign, behind), _vector(args[0], axes), **_out(eqn))
 
     return rule
 

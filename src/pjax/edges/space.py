@@ -1,14 +1,16 @@
 """States of a whole graph, one object per operation, and the projections onto sets of nodes."""
 
+import copy
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from pjax._devices import chooses_orders
 from pjax.contraction import Contraction, Convolution
 from pjax.edges.factored import Factored
 from pjax.edges.split import Split
@@ -79,6 +81,8 @@ class EdgeSpace:
         }
         self._sets = problem.partition.sets
         self._place = problem.partition.set_of()
+        nodes = [n.index for n in problem.graph.nodes if self._behind(n.index)]
+        self._kept_inputs = {v: _to_front(problem.inputs[v][0], self._behind(v)) for v in nodes}
 
     def start(self) -> State:
         """All edges at the forward evaluation."""
@@ -103,6 +107,42 @@ class EdgeSpace:
         settled = {v: edges.settled(self._history.get(v) or 0) for v, edges in state.items()}
         worst = jnp.max(jnp.stack([n for _, n in settled.values()])).astype(self.problem.dtype)
         return {v: edges for v, (edges, _) in settled.items()}, worst
+
+    # --- In loops ---
+    #
+    # Where a compiler chooses the order in which axes lie in memory, it does not for what a loop keeps: that
+    # lies in the order of its axes. So vectors that come with other axes behind theirs are kept so.
+
+    def kept(self, state: State) -> State:
+        """The state as a loop keeps it."""
+        return {v: self._turned(v, edges, _to_front) for v, edges in state.items()}
+
+    def used(self, kept: State) -> State:
+        """The inverse of `kept`."""
+        return {v: self._turned(v, edges, _to_end) for v, edges in kept.items()}
+
+    def inside(self, kept: State) -> tuple["EdgeSpace", State]:
+        """This space inside a loop, and the state that the loop kept."""
+        if not self._kept_inputs:
+            return self, kept
+        inputs, kept = jax.lax.optimization_barrier((self._kept_inputs, kept))
+        space = copy.copy(self)
+        space.problem = copy.copy(self.problem)
+        space.problem.inputs = {
+            **self.problem.inputs,
+            **{v: (_to_end(x, self._behind(v)),) for v, x in inputs.items()},
+        }
+        return space, self.used(kept)
+
+    def _behind(self, v: int) -> int:
+        """How many axes lie behind those of a node's vectors."""
+        return getattr(self.problem.graph.nodes[v].rule, "behind", 0) if chooses_orders() else 0
+
+    def _turned(self, v: int, edges: Edges, turn: Callable[[jax.Array, int], jax.Array]) -> Edges:
+        behind = self._behind(v)
+        if not behind or not isinstance(edges, Stored):
+            return edges
+        return Stored(tuple(Linear.of(turn(a.value, behind)) for a in edges.arrays))
 
     def means(self, nodes: Sequence[int], state: State) -> dict[int, jax.Array]:
         """For each node, the mean of the edges that leave it."""
@@ -221,3 +261,13 @@ class EdgeSpace:
         nodes = self.problem.graph.nodes
         parts = [edges.squared(self.problem, nodes[v]) for v, edges in apart.items()]
         return functools.reduce(operator.add, parts)
+
+
+def _to_front(x: jax.Array, behind: int) -> jax.Array:
+    """With the last axis before others."""
+    return jnp.moveaxis(x, -1, -1 - behind)
+
+
+def _to_end(x: jax.Array, behind: int) -> jax.Array:
+    """The inverse of `_to_front`."""
+    return jnp.moveaxis(x, -1 - behind, -1)

@@ -67,12 +67,13 @@ class EdgeIteration:
 
     def start(self) -> EdgeState:
         zero = jnp.zeros((), self._space.problem.dtype)
-        return EdgeState(self._space.start(), zero, zero)
+        return EdgeState(self._space.kept(self._space.start()), zero, zero)
 
     def step(self, state: EdgeState) -> EdgeState:
-        edges, squared = self._advance(self._space, state.edges, self._measure)
-        edges, neglected = self._space.settle(edges)
-        return EdgeState(edges, squared, jnp.maximum(state.neglected, neglected))
+        space, edges = self._space.inside(state.edges)
+        edges, squared = self._advance(space, edges, self._measure)
+        edges, neglected = space.settle(edges)
+        return EdgeState(space.kept(edges), squared, jnp.maximum(state.neglected, neglected))
 
     def values(self, state: EdgeState) -> dict[int, jax.Array]:
         return self._means(state, lambda node: not node.is_target)
@@ -81,12 +82,14 @@ class EdgeIteration:
         return self._means(state, lambda node: node.is_parameter)
 
     def _means(self, state: EdgeState, wanted: Callable[[Node], bool]) -> dict[int, jax.Array]:
-        edges = state.edges if self._shadow is None else self._shadow(self._space, state.edges)
+        edges = self._space.used(state.edges)
+        edges = edges if self._shadow is None else self._shadow(self._space, edges)
         return self._space.means([n.index for n in self._space.problem.graph.nodes if wanted(n)], edges)
 
     def agreed(self, state: EdgeState, mean: Callable[[jax.Array], jax.Array]) -> EdgeState:
         apart = {v: mean(move) - move for v, move in self.parameters(state).items()}
-        return state._replace(edges=self._space.shifted(state.edges, apart))
+        moved = self._space.shifted(self._space.used(state.edges), apart)
+        return state._replace(edges=self._space.kept(moved))
 
     def squared(self, state: EdgeState) -> jax.Array:
         return state.squared

@@ -28,6 +28,8 @@ class Max(Primitive):
 
     Args:
         sign: 1 for the maximum, -1 for the minimum.
+        behind: how many of the axes of the output lie behind the vector's in memory, where a compiler may
+            choose the order. Has no influence on the result.
 
     >>> Max().project((jnp.array([0.0, 4.0, 3.0]),), jnp.array(2.0))
     ((Array([0., 3., 3.], dtype=float32),), Array(3., dtype=float32))
@@ -36,6 +38,7 @@ class Max(Primitive):
     """
 
     sign: int = 1
+    behind: int = 0
 
     name: ClassVar[str] = "max"
     core: ClassVar[int] = 1
@@ -63,7 +66,13 @@ class Max(Primitive):
         top = jnp.max(x, axis=-1)
 
         # Two rounds nearly always suffice; where each round of a loop must be waited for, a few more.
-        level = on_one_device(x, z, w, cpu=functools.partial(_lower, 2), default=functools.partial(_lower, 5))
+        level = on_one_device(
+            x,
+            z,
+            w,
+            cpu=functools.partial(_lower, 2, 0),
+            default=functools.partial(_lower, 5, min(self.behind, z.ndim)),
+        )
         lowered = jnp.minimum(level[..., None] - x, 0)
 
         place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
@@ -77,21 +86,24 @@ class Max(Primitive):
         return ((self.sign * move).astype(inputs[0].dtype),), (self.sign * back).astype(output.dtype)
 
 
-def _lower(rounds: int, x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
+def _lower(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
     """The root of ``w (level - z) = sum(max(x - level, 0))``, for ``z < max(x)``.
 
     Args:
         rounds: at least two; after them there is a loop, as long as it takes.
+        behind: how many axes lie behind the last one of x. A loop takes arrays in the order of their axes.
         x: the numbers.
         z: where the level starts.
         w: the weight of the output.
     """
+    axis = -1 - behind
+    x = jnp.moveaxis(x, -1, axis)
 
     def rise(level: jax.Array) -> tuple[jax.Array, jax.Array]:
-        above = x > level[..., None]
-        excess = jnp.sum(jnp.where(above, x - z[..., None], 0), axis=-1)
+        above = x > jnp.expand_dims(level, axis)
+        excess = jnp.sum(jnp.where(above, x - jnp.expand_dims(z, axis), 0), axis=axis)
         # Summed as the numbers they are compared with, which is faster than whole numbers on CPU.
-        count = jnp.sum(above, axis=-1, dtype=x.dtype)
+        count = jnp.sum(above, axis=axis, dtype=x.dtype)
         return jnp.maximum(level, z + excess / (w + count)), count
 
     # The set above the level only shrinks; the level is right once the set has stopped changing.
