@@ -398,6 +398,16 @@ class Convolution(Contraction):
     def length(self) -> int:
         return math.prod(self.shapes[1]) // self.shapes[1][self.axes[1][0]]
 
+    @property
+    def features(self) -> int:
+        """The features of the output."""
+        return self.shapes[1][self.axes[1][0]]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the output is a table in memory: a row of features for each place of each image."""
+        return self.groups == 1 and self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
+
     def _to_output_order(self, x: jax.Array) -> jax.Array:
         """From (batch, feature, *spatial, …) to the output's order of axes."""
         rest = x.ndim - len(self.axes[2])
@@ -429,12 +439,24 @@ class Convolution(Contraction):
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
         c = end_kernel(c)
+        if i == 0:
+            return self.spread(0, self._per_group(c, self.axes[2]))
+        batch, _, *spatial = self.axes[2]
+        return self.spread(1, c.sum((batch, *spatial)))
+
+    def spread(self, i: int, sums: jax.Array) -> jax.Array:
+        """What `scatter` gives, for an input given the sums over all outputs at one place.
+
+        Args:
+            i: which input.
+            sums: for the first, over the features of each group, of axes (batch, group, *spatial); for the
+                second, over all but the features.
+        """
         if i == 1:
-            batch, _, *spatial = self.axes[2]
-            return _put(c.sum((batch, *spatial)).reshape(-1, *(1 for _ in (batch, *spatial))), self.axes[1])
+            return _put(sums.reshape(-1, *(1 for _ in (0, *self.strides))), self.axes[1])
         batch, _, *spatial = (self.shapes[0][d] for d in self.axes[0])
-        aval = jax.ShapeDtypeStruct((batch, self.groups, *spatial), c.dtype)
-        (x,) = jax.linear_transpose(self._box, aval)(self._per_group(c, self.axes[2]))
+        aval = jax.ShapeDtypeStruct((batch, self.groups, *spatial), sums.dtype)
+        (x,) = jax.linear_transpose(self._box, aval)(sums)
         if self.groups > 1:
             x = jnp.repeat(x, self.shapes[1][self.axes[1][1]], 1)
         return _put(x, self.axes[0])

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax import fan_out
-from pjax._devices import end_kernel, on_one_device
-from pjax.contraction import Contraction
+from pjax import fan_out, solve_kernel
+from pjax._devices import end_kernel, has_kernels, on_one_device
+from pjax.contraction import Contraction, Convolution
 from pjax.graph import Node
 from pjax.layout import Evaluator, Wire, Wiring, condensed
 from pjax.partition import Partition
@@ -347,7 +347,7 @@ class Problem:
         moving = [i for i, shift in enumerate(shifts) if shift is not None]
 
         def with_spheres(_: jax.Array) -> list[jax.Array]:
-            return [rule.scatter(i, m.along(i, rule.length)) for i in moving]
+            return [m.other, m.lam, *(rule.scatter(i, m.along(i, rule.length)) for i in moving)]
 
         def looking(own: jax.Array) -> list[jax.Array]:
             """The same; hardly ever is there a sphere, and without one the sums are those of one array."""
@@ -358,13 +358,34 @@ class Problem:
 
             nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(on_spheres))
             more = jax.lax.cond(jnp.min(own, initial=0) < 0, on_spheres, lambda: nothing)
-            return [rule.scatter(i, own) + extra for i, extra in zip(moving, more, strict=True)]
+            sums = (rule.scatter(i, own) + extra for i, extra in zip(moving, more, strict=True))
+            return [m.other, m.lam, *sums]
 
-        # Other devices would have to wait for the answer.
-        own = on_one_device(m.own, cpu=looking if rule.windowed else with_spheres, default=with_spheres)
+        def in_one_kernel(_: jax.Array) -> list[jax.Array]:
+            assert isinstance(rule, Convolution)
+            moved, point, asked = (a.reshape(-1, rule.features) for a in (drift, self.points[v], goal))
+            lengths = norms[0].ravel(), norms[1].ravel()
+            found = solve_kernel.solve(moved, point, asked, lengths, rule.length, self.weight(v))
+            sums = found.rows.reshape(rule.out[0], 1, *rule.out[1:-1]), found.columns
+            found_own = (rule.spread(i, sums[i]) for i in moving)
+            return [found.other.reshape(rule.out), found.lam.reshape(rule.out), *found_own]
+
+        fits = (
+            isinstance(rule, Convolution)
+            and rule.is_table
+            and self.read(v) is None
+            and has_kernels()
+            and solve_kernel.fits(rule.out, self.weight(v), drift, goal, *norms)
+        )
+        other, lam, *own = on_one_device(
+            m.own,
+            cpu=looking if rule.windowed else None,  # other devices would have to wait for the answer
+            cuda=in_one_kernel if fits else None,
+            default=with_spheres,
+        )
 
         def total_move(i: int, this: jax.Array, partner: jax.Array) -> jax.Array:
-            return own[moving.index(i)] * visible(this) + rule.pull(i, partner, m.other)
+            return own[moving.index(i)] * visible(this) + rule.pull(i, partner, other)
 
         inputs = (
             None if dx is None else total_move(0, x, y),
@@ -380,7 +401,7 @@ class Problem:
             crossed = this * rule.pull(i, partner, both) + rule.pull(i, partner**2, theirs)
             return jnp.maximum(rule.scatter(i, mine) * this**2 + crossed, 0)
 
-        return Moves(inputs, -m.lam / self.weight(v), m.squared(plus, minus).sum(), squares)
+        return Moves(inputs, -lam / self.weight(v), m.squared(plus, minus).sum(), squares)
 
     def drift(self, v: int, dx: jax.Array | None, dy: jax.Array | None) -> jax.Array:
         """How much the products of a contraction change with displacements of its inputs."""
