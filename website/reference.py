@@ -40,6 +40,7 @@ INTERNAL = (
     "partition",
     "problem",
     "rolling",
+    "solve_kernel",
     "stacking",
     "sweep",
     "windows",
