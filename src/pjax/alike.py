@@ -1,13 +1,16 @@
 """Expressions that are the same, and those that are alike: the same but for what stands at their leaves."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from pjax import layout
-from pjax.layout import Expr
+from pjax.layout import Call, Expr
 
 
 def places(members: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
@@ -82,3 +85,53 @@ class Skeletons:
         below = [self._found[id(arg)] for arg in expr.call.args]
         key = ("unknown", id(expr.call)) if expr.call.key is None else expr.call.key
         return (key, expr.index, tuple(form for form, _ in below)), tuple(e for _, es in below for e in es)
+
+
+# --- Many expressions as one ---
+
+
+def together(exprs: Sequence[Expr], signature: Signatures) -> tuple[Expr, bool]:
+    """Expressions without parameters as one, and whether it has a new first axis (not if all are the same).
+
+    In few operations where they are alike: entries of one array that follow each other are a part of it.
+    """
+    first = exprs[0]
+    if len({signature(expr) for expr in exprs}) == 1:
+        return first, False
+    calls = [expr.call for expr in exprs if expr.call is not None and expr.index == first.index]
+    keys = [call.key for call in calls]
+    if len(calls) == len(exprs) and keys[0] is not None:
+        args = list(zip(*(call.args for call in calls), strict=False))
+        if len(set(keys)) == 1 and all(len({(a.shape, a.dtype) for a in arg}) == 1 for arg in args):
+            return mapped(exprs, [together(arg, signature) for arg in args]), True
+        if keys[0][0] == "index" and len({signature(array) for array in args[0]}) == 1:
+            whole, (_, start, axis) = args[0][0], keys[0]
+            if keys == [("index", start + t, axis) for t in range(len(keys))]:
+                return neighbours(whole, start, len(keys), whole.shape[axis], axis), True
+    return layout.stack(*exprs), True
+
+
+def mapped(exprs: Sequence[Expr], built: Sequence[tuple[Expr, bool]]) -> Expr:
+    """Calls of one function as one, given each of their arguments, some of them along a new first axis."""
+    first = exprs[0]
+    assert first.call is not None
+    axes = tuple(0 if batched else None for _, batched in built)
+    fn = functools.partial(_vmapped, first.call.fn, axes)
+    args = tuple(expr for expr, _ in built)
+    call = Call(first.call.name, fn, args, first.call.data, ("map", axes, first.call.key))
+    shape = (len(exprs), *first.shape)
+    return Expr(shape, first.dtype, first.line, first.depends, first.after, call, first.index)
+
+
+def _vmapped(fn: Callable[..., Sequence[Any]], axes: tuple[int | None, ...], *args: Any) -> Sequence[Any]:
+    return jax.vmap(lambda *xs: tuple(fn(*xs)), in_axes=axes)(*args)
+
+
+def neighbours(expr: Expr, start: int, length: int, total: int, axis: int) -> Expr:
+    """Some entries along an axis that follow each other, along the first axis."""
+    if length < total:
+        fn = functools.partial(lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
+        expr = layout.apply("slice", fn, expr, key=("slice", start, length, axis))
+    if axis:
+        expr = layout.apply("transpose", lambda x: jnp.moveaxis(x, axis, 0), expr, key=("front", axis))
+    return expr

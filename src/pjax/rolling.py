@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pjax.alike import Signatures, Skeletons
+from pjax.alike import Signatures, Skeletons, together
 from pjax.layout import Evaluator, Expr, node_output
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class _Chain:
                 if at.node is not None and leaf.over[0].node != leaf.over[-1].node:
                     sliced[name] = members.slice(at.node, last - first)
                 elif at.node is None and len({self._signature(expr) for expr in leaf.over}) > 1:
-                    sliced[name] = jnp.stack([alone(expr) for expr in leaf.over])
+                    sliced[name] = alone(together(leaf.over, self._signature)[0])
                 else:
                     fixed[name] = alone(at)
             return node_output(name, at.shape, at.dtype)

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pjax import layout, rolling
 from pjax._devices import several
-from pjax.alike import Signatures, Skeletons, places
+from pjax.alike import Signatures, Skeletons, mapped, neighbours, places, together
 from pjax.contraction import DotGeneral
 from pjax.graph import Graph, Node
 from pjax.layout import Call, Evaluator, Expr, Wire, node_output
@@ -290,24 +290,13 @@ class _Stacker:
         if len({self._signature(expr) for expr in exprs}) == 1:
             return self._translate(first), False
         if not first.depends:
-            return layout.stack(*exprs), True
+            return together(exprs, self._signature)
         if first.node is not None:
             u, p = self._unit_of[first.node]
-            return _slice(self._outputs[u], p, len(exprs), len(self._units[u]), self._forms[u][3]), True
-        assert first.call is not None
+            return neighbours(self._outputs[u], p, len(exprs), len(self._units[u]), self._forms[u][3]), True
         calls = [expr.call for expr in exprs if expr.call is not None]
         built = [self._build(args) for args in zip(*(call.args for call in calls), strict=True)]
-        axes = tuple(0 if batched else None for _, batched in built)
-        fn = functools.partial(_mapped, first.call.fn, axes)
-        call = Call(
-            first.call.name,
-            fn,
-            tuple(expr for expr, _ in built),
-            first.call.data,
-            ("map", axes, first.call.key),
-        )
-        shape = (len(exprs), *first.shape)
-        return Expr(shape, first.dtype, first.line, True, first.after, call, first.index), True
+        return mapped(exprs, built), True
 
 
 def _concatenate(*arrays: jax.Array) -> jax.Array:
@@ -323,20 +312,6 @@ def _concatenate(*arrays: jax.Array) -> jax.Array:
     return functools.reduce(operator.add, padded)
 
 
-def _mapped(fn: Callable[..., Sequence[Any]], axes: tuple[int | None, ...], *args: Any) -> Sequence[Any]:
-    return jax.vmap(lambda *xs: tuple(fn(*xs)), in_axes=axes)(*args)
-
-
 def _repeat(expr: Expr, times: int) -> Expr:
     shape = (times, *expr.shape)
     return layout.apply("broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr, key=("repeat", times))
-
-
-def _slice(expr: Expr, start: int, length: int, total: int, axis: int) -> Expr:
-    """Neighbours in a stack, along the first axis."""
-    if length < total:
-        fn = functools.partial(lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
-        expr = layout.apply("slice", fn, expr, key=("slice", start, length, axis))
-    if axis:
-        expr = layout.apply("transpose", lambda x: jnp.moveaxis(x, axis, 0), expr, key=("front", axis))
-    return expr

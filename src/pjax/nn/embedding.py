@@ -63,4 +63,5 @@ class Embedding(Module):
 @lift("weight", "codes", expects="a weight (num, features), and codes that are whole numbers")
 def _take(weight: Operand, codes: Operand) -> jax.Array:
     # Codes that are known only later may be out of range: they give NaN.
-    return jnp.take(weight, codes, axis=0, mode="fill", fill_value=jnp.nan)
+    rows = jnp.asarray(weight).at[jnp.asarray(codes)]
+    return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
