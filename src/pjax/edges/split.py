@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pjax._devices import end_kernel, on_one_device
+from pjax._devices import end_kernel, has_kernels, on_one_device
 from pjax.contraction import Contraction, DotGeneral
 from pjax.edges import split_kernel
 from pjax.edges.base import Base, combined, now
@@ -54,7 +54,7 @@ class Split:
         def kernel(drift: jax.Array, goal: jax.Array) -> Projected:
             return self._in_one_pass(problem, node, drift, goal)
 
-        fits = split_kernel.fits(rule, self.rest, drift, goal)
+        fits = has_kernels() and split_kernel.fits(rule, self.rest, drift, goal)
         found = on_one_device(drift, goal, cuda=kernel if fits else None, default=plain)
         rest, totals = (
             (x + a, y + b) for (x, y), (a, b) in ((self.rest, found.moves), (self.totals, found.totals))

@@ -1,4 +1,4 @@
-"""The projection of a contraction whose edges are written out, in one pass over them on a GPU.
+"""The projection of a contraction whose edges are written out, in one pass over them on an NVIDIA GPU.
 
 Each dot product has its edges of both inputs. A program of the kernel takes the edges of several dot products
 to registers, sums over them, solves for the multipliers and writes the moves. What it writes takes the place
