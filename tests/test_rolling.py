@@ -8,6 +8,7 @@ import pytest
 import pjax
 from pjax import _trace as tracing
 from pjax import optim
+from pjax.experiments import models
 from pjax.optim._solver import Program
 
 
@@ -125,3 +126,19 @@ def test_updates_are_those_without_stacks(solver):
     one, two = (solver(steps_per_update=5, stack=stack).update(fn, params)[0] for stack in (True, False))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_what_steps_take_from_constants_is_taken_at_once():
+    def operations(length):
+        model = models.make("rnn", (length,), (4,), 5)
+        x = jnp.arange(2 * length).reshape(2, length) % 5
+        params, solver = model.init(jax.random.key(0)), optim.AlternatingProjections(steps_per_update=2)
+
+        def update(params, x):
+            return solver.update(
+                lambda p: pjax.cross_entropy(model.apply(p, x), (x + 1) % 5), params, solver.init(params)
+            )
+
+        return jax.jit(update).lower(params, x).as_text().count("stablehlo.slice")
+
+    assert operations(6) == operations(12)
