@@ -351,3 +351,9 @@ def test_containers_can_be_looked_into():
     assert len(model) == 2
     assert model[1] is layers[1]
     assert tuple(model) == layers
+
+
+def test_codes_that_turn_out_to_be_out_of_range_give_nan():
+    layer = nn.Embedding(3, 2)
+    found = jax.jit(lambda codes: layer.apply({"weight": jnp.ones((3, 2))}, codes))(jnp.array([0, -1, 3]))
+    assert np.isnan(found).all(-1).tolist() == [False, True, True]
