@@ -48,8 +48,8 @@ def test_tables_of_many_sizes(shape, scale, monkeypatch):
 
 
 def test_sums_in_parts(monkeypatch):
-    monkeypatch.setattr(solve_kernel, "_PROGRAMS", 5)
-    monkeypatch.setattr(solve_kernel, "_PARTS", 2)
+    monkeypatch.setattr(solve_kernel, "_TOGETHER", 64)
+    monkeypatch.setattr(solve_kernel, "_PROGRAMS", 96)
     check(given(500, 16))
 
 

@@ -51,6 +51,19 @@ def end_kernel(x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, cuda=jax.lax.optimization_barrier, default=lambda x: x)
 
 
+def sum_in_parts(x: jax.Array, parts: int) -> jax.Array:
+    """The sums over the last axis, where it is not the last in memory: on a GPU, of some parts of it first.
+
+    A GPU sums columns with few threads each.
+    """
+    return end_kernel(x.reshape(*x.shape[:-1], parts, -1).sum(-1)).sum(-1)
+
+
+def divisor(n: int, most: int) -> int:
+    """The largest divisor up to some number; 1 where there is no other."""
+    return next((d for d in range(most, 1, -1) if n % d == 0), 1)
+
+
 def compiler_options(*, unroll: bool = True) -> dict[str, str | bool | int]:
     """What to compile loops over steps with: ``jax.jit(train, compiler_options=compiler_options())``.
 

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 
-from pjax._devices import end_kernel, has_kernels, on_one_device
+from pjax._devices import divisor, end_kernel, has_kernels, on_one_device, sum_in_parts
 from pjax.correlation import Correlation, correlate, pull_kernel
 from pjax.layout import condensed
 from pjax.windows import box, windows
@@ -41,9 +41,13 @@ class Contraction(abc.ABC):
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     dtypes: tuple[Any, Any]
 
-    @abc.abstractmethod
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The dot products, of shape `out`."""
+        return self.pairs((x, y))
+
+    @abc.abstractmethod
+    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """The sum of the dot products of several pairs."""
 
     @abc.abstractmethod
     def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -64,10 +68,6 @@ class Contraction(abc.ABC):
 
     def forward(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return self.pair(x, y)
-
-    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """The sum of the dot products of several pairs."""
-        return functools.reduce(operator.add, (self.pair(x, y) for x, y in terms))
 
     @functools.cached_property
     def out(self) -> tuple[int, ...]:
@@ -114,22 +114,16 @@ class DotGeneral(Contraction):
     batch: tuple[tuple[int, ...], tuple[int, ...]]
     precision: Any = None
 
-    def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return self.pairs((x, y))
-
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        def by(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: Any) -> jax.Array:
-            return functools.reduce(operator.add, (pair(x, y) for x, y in terms))
-
         def by_edges(*terms: Any) -> jax.Array:
             """One kernel that adds, where those that multiply matrices would take longer to start."""
-            return by(self._products, *terms).sum(-1)
+            return _added(self._products, *terms).sum(-1)
 
-        in_parts = functools.partial(by, self._in_parts) if self._parts > 1 else None
+        in_parts = functools.partial(_added, self._in_parts) if self._parts > 1 else None
         return on_one_device(
             *terms,
             cuda=by_edges if self.edges <= 2**20 else in_parts,
-            default=functools.partial(by, self._plain),
+            default=functools.partial(_added, self._plain),
         )
 
     def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -150,7 +144,7 @@ class DotGeneral(Contraction):
             return 1
         if self.length % 256 == 0 or self.length % 16 or math.prod(self.out) > 2**17:
             return 1
-        return _divisor(self.length // 16, self.length // 64)
+        return divisor(self.length // 16, self.length // 64)
 
     def _in_parts(self, x: jax.Array, y: jax.Array) -> jax.Array:
         (a,), (b,) = self.contract
@@ -198,10 +192,10 @@ class DotGeneral(Contraction):
         ones = [1] * len(self.free[1 - i])
         batch = [q.shape[d] for d in self.batch[i]]
         free = [q.shape[d] for d in self.free[i]]
-        parts = 1 if self.contract[i][-1] == q.ndim - 1 else _divisor(self.length, self.length // 32)
+        parts = 1 if self.contract[i][-1] == q.ndim - 1 else divisor(self.length, self.length // 32)
         q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
-        if parts > 1:  # a GPU sums columns with few threads each: parts of them are faster
-            total = end_kernel(q.reshape(*batch, *free, parts, -1).sum(-1)).sum(-1)
+        if parts > 1:
+            total = sum_in_parts(q, parts)
         elif q.size <= 2**20:
             total = end_kernel(end_kernel(q).sum(-1))
         else:  # writing more takes longer than it saves
@@ -220,9 +214,9 @@ class DotGeneral(Contraction):
         return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])
 
 
-def _divisor(n: int, most: int) -> int:
-    """The largest divisor up to some number; 1 where there is no other."""
-    return next((d for d in range(most, 1, -1) if n % d == 0), 1)
+def _added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: tuple[Any, Any]) -> jax.Array:
+    """The sum of what a function makes of several pairs."""
+    return functools.reduce(operator.add, (pair(x, y) for x, y in terms))
 
 
 def _dot(x: jax.Array, y: jax.Array, axes: lax.DotDimensionNumbers, precision: Any) -> jax.Array:
@@ -251,12 +245,9 @@ class Convolution(Contraction):
     groups: int = 1
     precision: Any = None
 
-    def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return self.pairs((x, y))
-
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
         def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-            return functools.reduce(operator.add, (self._plain(x, y) for x, y in self._joined(*terms)))
+            return _added(self._plain, *self._joined(*terms))
 
         return on_one_device(
             *terms,

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pjax._devices import divisor, sum_in_parts
 from pjax.primitives.dot import multiplier, sum_and_difference
 
 FEWEST = 2**19  # dot products; fewer are not most of a step
 
 _TOGETHER = 1024  # dot products at once in one program
 _PROGRAMS = 1024
-_PARTS = 32  # of the sums of all programs
 
 
 class Solved(NamedTuple):
@@ -70,7 +70,6 @@ def solve(
     together = _TOGETHER // columns
     blocks = math.ceil(count / together)
     programs = min(blocks, _PROGRAMS)
-    programs -= programs % _PARTS if programs > _PARTS else 0
 
     def kernel(
         drift: Any, point: Any, goal: Any, first: Any, second: Any, other: Any, lam: Any, rows: Any, sums: Any
@@ -109,7 +108,5 @@ def solve(
         interpret=interpret,
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
     )(drift.reshape(-1), point.reshape(-1), goal.reshape(-1), norms[0], norms[1])
-    # A GPU sums few columns with few threads: it is faster in two steps.
-    parts = _PARTS if programs % _PARTS == 0 else 1
-    sums = lax.optimization_barrier(sums.reshape(parts, -1, columns).sum(1)).sum(0)
+    sums = sum_in_parts(sums.reshape(programs, columns).T, divisor(programs, programs // 32))
     return Solved(other.reshape(drift.shape), lam.reshape(drift.shape), rows, sums)
