@@ -18,7 +18,7 @@ from pjax._profile import before, moves, stored
 from pjax.drawing import names
 from pjax.layout import Evaluator
 from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
-from pjax.optim._solver import Program, compiled
+from pjax.optim._solver import Program
 from pjax.problem import Problem
 from pjax.stacking import unstacked
 
@@ -186,7 +186,7 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
     solver = AlternatingProjections() if solver is None else solver
     function, params = given(fn, params)
     traced = tracing.read(function, params)
-    program = compiled(solver, traced)
+    program = Program(solver, traced)  # its own: lines are those of this function, not of one like it
     graph, place = program.partition.graph, program.partition.set_of()
     leaves, constants = list(map(_shape, jax.tree.leaves(params))), tuple(map(_shape, traced.constants))
     kept = _state_bytes(program, leaves, constants)
