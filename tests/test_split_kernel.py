@@ -113,7 +113,7 @@ def test_weights_and_outputs_that_nobody_reads():
     wanted = kernel(rule, inputs, rest, residual)
     assert (found.lam[:, 1] == 0).all()
     assert (found.moves[0][:, 1] == 0).all()
-    np.testing.assert_array_equal(found.moves[1][:, ::2], wanted.moves[1][:, ::2])
+    np.testing.assert_allclose(found.moves[1][:, ::2], wanted.moves[1][:, ::2], rtol=1e-6)
 
 
 def test_spheres():
