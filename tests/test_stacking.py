@@ -9,9 +9,10 @@ import pytest
 from graphs import GRAPHS, make
 
 import pjax
-from pjax import _trace, nn, optim
+from pjax import _trace, nn, optim, stacking
 from pjax.contraction import DotGeneral
 from pjax.experiments import models
+from pjax.optim import _solver
 from pjax.partition import two_sets
 from pjax.primitives import SumRelu
 from pjax.stacking import StackedGraph, stacked
@@ -121,3 +122,34 @@ def test_the_program_is_smaller():
         return len(jax.jit(lambda p: solver.update(fn, p)).lower(params).as_text().splitlines())
 
     assert lines(True) < 0.4 * lines(False)
+
+
+def cnn():
+    model = models.make("cnn", (6, 6, 1), (4, 4, 4), 3, skip=True)
+    x, y = jax.random.normal(KEY, (5, 6, 6, 1)), jnp.arange(5) % 3
+    return lambda p: pjax.cross_entropy(model.apply(p, x), y), model.init(KEY)
+
+
+def test_large_arrays_next_to_convolutions_stay_apart(monkeypatch):
+    """On one GPU; what is small there, or large but next to stacks, is stacked."""
+    fn, params = cnn()
+    together = grouped(fn, params)
+    assert max(map(len, together)) > 1
+    monkeypatch.setattr(stacking, "separate_arrays", lambda: True)
+    assert grouped(fn, params) == together
+    monkeypatch.setattr(stacking, "LARGE", 5 * 6 * 6 * 4)
+    assert max(map(len, grouped(fn, params))) == 1
+    assert max(map(len, grouped(*rnn([5])))) > 1
+
+    def moved():
+        monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())
+        return SOLVERS["DR"].update(fn, params, SOLVERS["DR"].init(params))[0]
+
+    apart = moved()
+    monkeypatch.setattr(stacking, "LARGE", 10**9)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), apart, moved())
+
+
+def grouped(fn, params):
+    """The nodes that each node of the stacked graph stands for."""
+    return stacking.unstacked(graph_of(lambda: (fn, params)))[1]

@@ -42,6 +42,11 @@ def chooses_orders() -> bool:
     return jax.default_backend() != "cpu"
 
 
+def separate_arrays() -> bool:
+    """Whether several large arrays are better than one, from which parts would have to be copied."""
+    return jax.default_backend() == "gpu" and not several()
+
+
 def end_kernel(x: jax.Array) -> jax.Array:
     """The same array; on a GPU it is written to memory before what follows reads it.
 
@@ -62,6 +67,11 @@ def sum_in_parts(x: jax.Array, parts: int) -> jax.Array:
 def divisor(n: int, most: int) -> int:
     """The largest divisor up to some number; 1 where there is no other."""
     return next((d for d in range(most, 1, -1) if n % d == 0), 1)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not less, as kernels want sizes."""
+    return 1 << (n - 1).bit_length()
 
 
 def compiler_options(*, unroll: bool = True) -> dict[str, str | bool | int]:

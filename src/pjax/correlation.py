@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pjax._devices import power_of_two
+
 Term = tuple[jax.Array, jax.Array]
 
 
@@ -333,7 +335,7 @@ def _output(shape: Correlation, place: jax.Array) -> tuple[jax.Array, jax.Array]
 
 def _power(size: int) -> int:
     """The least power of two that is not less, and that a product can have."""
-    return max(16, 1 << (size - 1).bit_length())
+    return max(16, power_of_two(size))
 
 
 # --- Parts of kernels ---

@@ -13,6 +13,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pjax import layout, rolling
-from pjax._devices import several
+from pjax._devices import separate_arrays, several
 from pjax.alike import Signatures, Skeletons, mapped, neighbours, places, together
 from pjax.contraction import DotGeneral
 from pjax.graph import Graph, Node
@@ -92,8 +93,9 @@ def stacked(partition: Partition, sharding: NamedSharding | None = None) -> Part
 def _units(graph: Graph, place: dict[int, int], signatures: Signatures) -> list[tuple[Node, ...]]:
     """The nodes, equal ones together, in the order of the first of each."""
     alike: dict[Any, list[Node]] = collections.defaultdict(list)
+    single = _single(graph)
     for node in graph.nodes:
-        alike[_kind(node, place)].append(node)
+        alike[node.index if node.index in single else _kind(node, place)].append(node)
     units = [unit for nodes in alike.values() for unit in _by_shared_input(nodes, signatures)]
     units = _with_parameters(graph, units, place)
     return sorted(units, key=lambda unit: unit[0].index)
@@ -117,11 +119,45 @@ def _with_parameters(
     return found + [unit for unit in units if not (len(unit) == 1 and unit[0].index in taken)]
 
 
+LARGE = 2**20  # scalars
+
+
+def _single(graph: Graph) -> set[int]:
+    """The nodes that are not stacked: convolutions, for example.
+
+    On a GPU also those that exchange large arrays with them. There it takes longer to copy such arrays to a
+    stack and back than it takes to start a kernel for each.
+    """
+    single = {node.index for node in graph.nodes if not _can_be_stacked(node)}
+    if not separate_arrays():
+        return single
+    near = {v for v in single if graph.nodes[v].rule is not None}
+    more = near
+    while more:
+        more = {
+            reader
+            for v in near
+            for reader, i in graph.readers[v]
+            if math.prod(graph.nodes[reader].inputs[i].shape) >= LARGE
+        } | {
+            source
+            for v in near
+            for wire in graph.nodes[v].inputs
+            for source in wire.sources
+            if math.prod(graph.nodes[source].shape) >= LARGE
+        }
+        more = {v for v in more - near if isinstance(graph.nodes[v].rule, Primitive)}
+        near |= more
+    return single | near
+
+
+def _can_be_stacked(node: Node) -> bool:
+    if isinstance(node.rule, DotGeneral):
+        return node.rule.batch == ((), ())
+    return isinstance(node.rule, Primitive)
+
+
 def _kind(node: Node, place: dict[int, int]) -> Any:
-    if not isinstance(node.rule, Primitive | DotGeneral):
-        return node.index
-    if isinstance(node.rule, DotGeneral) and node.rule.batch != ((), ()):
-        return node.index
     inputs = tuple((wire.shape, str(wire.dtype), wire.constant) for wire in node.inputs)
     return (place[node.index], node.rule, node.shape, str(node.dtype), inputs)
 

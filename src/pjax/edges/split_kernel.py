@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pjax._devices import power_of_two
 from pjax.contraction import Contraction, DotGeneral
 from pjax.linear import Linear
 from pjax.primitives.dot import multiplier, sum_and_difference, visible
@@ -42,8 +43,8 @@ class Blocks(NamedTuple):
     @classmethod
     def of(cls, batch: int, rows: int, columns: int, length: int) -> "Blocks":
         """As many dot products at once as fit in registers, and enough programs for all of a GPU."""
-        wide = _power_of_two(length)
-        side = min(_power_of_two(columns), max(EDGES // wide, 1))
+        wide = power_of_two(length)
+        side = min(power_of_two(columns), max(EDGES // wide, 1))
         programs = max(PROGRAMS // (batch * math.ceil(columns / side)), 1)
         each = math.ceil(rows / min(programs, rows))
         return cls(side, math.ceil(rows / each), min(max(side * wide // 512, 1), 4))
@@ -97,7 +98,7 @@ def project(
     x, y = (rule.rows(i, at.astype(jnp.float32)) for i, at in enumerate(inputs))
     (batch, m, length), n = x.shape, y.shape[1]
     size = blocks or Blocks.of(batch, m, n, length)
-    wide = _power_of_two(length)
+    wide = power_of_two(length)
     lanes = min(wide, 128)  # so many slots side by side; the others of a dot product are in the same threads
     grid = (math.ceil(n / size.columns), size.programs, batch)
     factors, edges = zip(*(part.terms[0] for part in rest), strict=True)
@@ -193,7 +194,3 @@ def _along(axis: int, length: int) -> jax.Array:
 def _over_slots(x: jax.Array) -> jax.Array:
     """For each column of a block, the sum over its slots."""
     return jnp.sum(jnp.sum(x, 0), 1)
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()

@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools
+import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from pjax._devices import on_one_device
+from pjax._devices import has_kernels, on_one_device
 from pjax.errors import InputError
+from pjax.primitives import max_kernel
 from pjax.primitives._arithmetic import weight_like, wide
 from pjax.primitives._primitive import Arrays, Primitive
 
@@ -63,27 +65,51 @@ class Max(Primitive):
         x = self.sign * ((wide(inputs[0]) - wide(output)[..., None]) + wide(shifts[0]))
         z = self.sign * wide(shift)
         w = jnp.broadcast_to(weight_like(weight, z), z.shape)
-        top = jnp.max(x, axis=-1)
 
+        behind = min(self.behind, z.ndim)
         # Two rounds nearly always suffice; where each round of a loop must be waited for, a few more.
-        level = on_one_device(
+        move, back = on_one_device(
             x,
             z,
             w,
-            cpu=functools.partial(_lower, 2, 0),
-            default=functools.partial(_lower, 5, min(self.behind, z.ndim)),
+            cpu=functools.partial(_moves, 2, 0),
+            cuda=functools.partial(_in_one_kernel, behind)
+            if has_kernels() and max_kernel.fits(_table(x.shape, behind), x, z, w)
+            else None,
+            default=functools.partial(_moves, 5, behind),
         )
-        lowered = jnp.minimum(level[..., None] - x, 0)
-
-        place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-        first = jnp.min(jnp.where(x == top[..., None], place, x.shape[-1]), axis=-1, keepdims=True)
-        back = (z - top) / (1 + w)
-        raised = jnp.where(place == first, (w * back)[..., None], 0)
-
-        up = z >= top
-        move = jnp.where(up[..., None], raised, lowered)
-        back = jnp.where(up, -back, level - z)
         return ((self.sign * move).astype(inputs[0].dtype),), (self.sign * back).astype(output.dtype)
+
+
+def _moves(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """How far the numbers and their maxima move."""
+    top = jnp.max(x, axis=-1)
+    level = _lower(rounds, behind, x, z, w)
+    lowered = jnp.minimum(level[..., None] - x, 0)
+
+    place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    first = jnp.min(jnp.where(x == top[..., None], place, x.shape[-1]), axis=-1, keepdims=True)
+    back = (z - top) / (1 + w)
+    raised = jnp.where(place == first, (w * back)[..., None], 0)
+
+    up = z >= top
+    return jnp.where(up[..., None], raised, lowered), jnp.where(up, -back, level - z)
+
+
+def _in_one_kernel(behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same."""
+    axis, table = x.ndim - 1 - behind, _table(x.shape, behind)
+    x = jnp.moveaxis(x, -1, axis)
+    each = table[0], table[2]
+    move, back = max_kernel.displace(x.reshape(table), z.reshape(each), w.reshape(each))
+    return jnp.moveaxis(move.reshape(x.shape), axis, -1), back.reshape(z.shape)
+
+
+def _table(shape: tuple[int, ...], behind: int) -> tuple[int, int, int]:
+    """Rows, numbers of a vector, and columns, where some axes lie behind the vector's."""
+    *others, length = shape
+    rows = len(others) - behind
+    return math.prod(others[:rows]), length, math.prod(others[rows:])
 
 
 def _lower(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
