@@ -1,6 +1,7 @@
 """The projection rules, and the checker that proves them."""
 
 import dataclasses
+import functools
 import pkgutil
 from importlib import import_module
 
@@ -124,8 +125,11 @@ def bisect(plus, minus, residual, weight):
     return lam.astype(np.float64)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 4e-6), ("float64", 1e-14)])
-def test_multiplier_over_all_scales(dtype, tolerance):
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "in_kernel"),
+    [("float32", 4e-6, False), ("float32", 4e-6, True), ("float64", 1e-14, False)],
+)
+def test_multiplier_over_all_scales(dtype, tolerance, in_kernel):
     rng = np.random.default_rng(1)
     count = 50_000
     plus, minus, residual = (10 ** rng.uniform(-16, 16, count) for _ in range(3))
@@ -136,7 +140,7 @@ def test_multiplier_over_all_scales(dtype, tolerance):
     residual = np.where(rng.random(count) < 0.5, edge, residual) * rng.choice([-1, 1], count)
     with jax.enable_x64(dtype == "float64"):
         values = [jnp.asarray(v, dtype) for v in (plus, minus, residual, weight)]
-        solved = jax.jit(multiplier)(*values)
+        solved = jax.jit(functools.partial(multiplier, in_kernel=in_kernel))(*values)
         assert all(bool(jnp.isfinite(v).all()) and v.dtype == dtype for v in solved)
         truth = bisect(*map(np.asarray, values))
         np.testing.assert_allclose(

@@ -30,7 +30,8 @@ def given(rows, columns, scale=1.0):
 def expected(drift, point, goal, norms, weight):
     plus, minus = sum_and_difference(norms[0][:, None] + norms[1], point + drift)
     found = multiplier(plus, minus, goal - drift, weight)
-    return found.other, found.lam, found.along(0, LENGTH).sum(1), found.along(1, LENGTH).sum(0)
+    reached = goal - found.lam / weight
+    return found.other, reached, found.along(0, LENGTH).sum(1), found.along(1, LENGTH).sum(0)
 
 
 def check(arguments, weight=1.0):
@@ -111,7 +112,7 @@ def test_a_network_does_the_same(monkeypatch):
     solve = solve_kernel.solve
     monkeypatch.setattr(solve_kernel, "solve", lambda *args: solve(*args, interpret=True))
     found = solver.update(loss, params, solver.init(params))[0]
-    assert sum(used) == 2  # the convolutions, not the readout
+    assert sum(used) == 4  # for each convolution, the kernel and what is made of it; not for the readout
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
 
 

@@ -42,6 +42,8 @@ class Moves(NamedTuple):
     squares: Callable[[int, bool], jax.Array] | None = None
     """For each slot of an input, the sum of the squared moves of its edges; or, if the flag is set, the sum
     over all of its slots, which costs less."""
+    reach: Callable[[jax.Array], jax.Array] | None = None
+    """Where the output then is, given what was asked of it. None where that is for the caller to add up."""
 
 
 def total_squares(arrays: Iterable[jax.Array]) -> jax.Array:
@@ -368,7 +370,7 @@ class Problem:
             found = solve_kernel.solve(moved, point, asked, lengths, rule.length, self.weight(v))
             sums = found.rows.reshape(rule.out[0], 1, *rule.out[1:-1]), found.columns
             found_own = (rule.spread(i, sums[i]) for i in moving)
-            return [found.other.reshape(rule.out), found.lam.reshape(rule.out), *found_own]
+            return [found.other.reshape(rule.out), found.reached.reshape(rule.out), *found_own]
 
         fits = (
             isinstance(rule, Convolution)
@@ -377,7 +379,8 @@ class Problem:
             and has_kernels()
             and solve_kernel.fits(rule.out, self.weight(v), drift, goal, *norms)
         )
-        other, lam, *own = on_one_device(
+        # The answer is the multipliers, or from the kernel, where the outputs are: it has what was asked.
+        other, answer, *own = on_one_device(
             m.own,
             cpu=looking if rule.windowed else None,  # other devices would have to wait for the answer
             cuda=in_one_kernel if fits else None,
@@ -401,7 +404,16 @@ class Problem:
             crossed = this * rule.pull(i, partner, both) + rule.pull(i, partner**2, theirs)
             return jnp.maximum(rule.scatter(i, mine) * this**2 + crossed, 0)
 
-        return Moves(inputs, -lam / self.weight(v), m.squared(plus, minus).sum(), squares)
+        def reach(asked: jax.Array) -> jax.Array:
+            return on_one_device(
+                asked,
+                answer,
+                cuda=(lambda _, reached: reached) if fits else None,
+                default=lambda asked, lam: asked - lam / self.weight(v),
+            )
+
+        output = -(m.lam if fits else answer) / self.weight(v)
+        return Moves(inputs, output, m.squared(plus, minus).sum(), squares, reach)
 
     def drift(self, v: int, dx: jax.Array | None, dy: jax.Array | None) -> jax.Array:
         """How much the products of a contraction change with displacements of its inputs."""

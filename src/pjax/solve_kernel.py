@@ -24,7 +24,8 @@ class Solved(NamedTuple):
     """What the projection of a table of dot products does to its factors: see `Multiplier`."""
 
     other: jax.Array
-    lam: jax.Array
+    reached: jax.Array
+    """Where the dot products are: what was asked of them, less their multiplier over their weight."""
     rows: jax.Array
     """For the first factor, the sums over each row of what `Multiplier.along` is."""
     columns: jax.Array
@@ -71,9 +72,8 @@ def solve(
     blocks = math.ceil(count / together)
     programs = min(blocks, _PROGRAMS)
 
-    def kernel(
-        drift: Any, point: Any, goal: Any, first: Any, second: Any, other: Any, lam: Any, rows: Any, sums: Any
-    ) -> None:
+    def kernel(*refs: Any) -> None:
+        drift, point, goal, first, second, other, reached, rows, sums = refs
         program, column = pl.program_id(0), jnp.arange(columns, dtype=jnp.int32)
         theirs = second[:][None, :]
 
@@ -85,12 +85,12 @@ def solve(
             def load(ref: Any) -> jax.Array:
                 return triton.load(ref.at[index], mask=exists, other=0.0)
 
-            moved = load(drift)
+            moved, asked = load(drift), load(goal)
             mine = triton.load(first.at[row], mask=row < count, other=0.0)[:, None]
             plus, minus = sum_and_difference(mine + theirs, load(point) + moved)
-            found = multiplier(plus, minus, load(goal) - moved, weight, in_kernel=True)
+            found = multiplier(plus, minus, asked - moved, weight, in_kernel=True)
             triton.store(other.at[index], found.other, mask=exists)
-            triton.store(lam.at[index], found.lam, mask=exists)
+            triton.store(reached.at[index], asked - found.lam * (1 / weight), mask=exists)
             along = [jnp.where(exists, found.along(i, length), 0) for i in (0, 1)]
             triton.store(rows.at[row], along[0].sum(1), mask=row < count)
             return total + along[1]
@@ -100,7 +100,7 @@ def solve(
         triton.store(sums.at[program * columns + column], total.sum(0))
 
     sizes = count * columns, count * columns, count, programs * columns
-    other, lam, rows, sums = pl.pallas_call(
+    other, reached, rows, sums = pl.pallas_call(
         kernel,
         out_shape=[jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes],
         grid=(programs,),
@@ -109,4 +109,4 @@ def solve(
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
     )(drift.reshape(-1), point.reshape(-1), goal.reshape(-1), norms[0], norms[1])
     sums = sum_in_parts(sums.reshape(programs, columns).T, divisor(programs, programs // 32))
-    return Solved(other.reshape(drift.shape), lam.reshape(drift.shape), rows, sums)
+    return Solved(other.reshape(drift.shape), reached.reshape(drift.shape), rows, sums)

@@ -106,7 +106,8 @@ class Sweep:
                 if self._measure:
                     squared += problem.squared(v, moves)
                 if moves.output is not None:
-                    value[v] = message[v] = problem.graph.placed(v, message[v] + moves.output)
+                    reached = moves.reach(message[v]) if moves.reach else message[v] + moves.output
+                    value[v] = message[v] = problem.graph.placed(v, reached)
                 for i, total in enumerate(moves.inputs):
                     add(pulled, problem.pull(v, i, total))
                     if self._extrapolation and total is not None:
