@@ -4,7 +4,8 @@ Everything runs in one process on synthetic data, so nothing is downloaded. Comp
 Each measurement is one compiled call of as many steps for every method; methods take turns, so that a
 noisy machine hurts them alike, and medians are shown. SGD and Adam take their steps inside one `lax.scan`;
 with convolutions only two of them on a CPU, which is slow at that.
-Stored edges ("AP explicit") are so slow that they are timed once, over two steps.
+Stored edges ("AP explicit") are so slow that they are timed once, over two steps. "AP bf16" and "DR bf16",
+which keep displacements in bfloat16, are measured only if `--methods` names them.
 """
 
 import argparse
@@ -136,7 +137,7 @@ GOALS = (
     ),
 )
 
-METHODS = ("SGD", "SGD no loop", "Adam", "EP", "AP", "CP", "DR", "AP explicit")
+METHODS = ("SGD", "SGD no loop", "Adam", "EP", "AP", "CP", "DR", "AP explicit", "AP bf16", "DR bf16")
 
 Update = Callable[[Any, jax.Array, jax.Array], Any]
 
@@ -227,6 +228,13 @@ def measure(
         methods[solver.name] = (projections(apply, solver), steps)
     if case.convolutional:  # so show what a step costs outside one, too
         methods["SGD no loop"] = (backprop(apply, optax.sgd(0.01), 1, loop=False), 1)
+    for name, kind in (
+        ("AP bf16", pjax.optim.AlternatingProjections),
+        ("DR bf16", pjax.optim.DouglasRachford),
+    ):
+        if name in (only or ()):
+            narrow = kind(steps_per_update=steps, state_dtype="bfloat16")
+            methods[name] = (projections(apply, narrow), steps)
     few = min(steps, 2)  # stored edges are slow: two steps, once
     explicit = pjax.optim.AlternatingProjections(steps_per_update=few, edges="explicit")
     needs = edge_gib(apply, params, x, y) if case.kind == "mlp" else math.inf

@@ -102,6 +102,20 @@ def test_a_term_with_a_factor():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, same)
 
 
+def test_narrow_edges():
+    """They are read as they are, and moves are written in their type; sums are of moves before that."""
+    rule = contraction(*SHAPES["matrices"])
+    inputs, rest = [numbers(*s) for s in rule.shapes], (numbers(5, 3, 7), numbers(5, 3, 7))
+    rest, residual = [r.astype(jnp.bfloat16) for r in rest], 9 * numbers(5, 3)
+    found = kernel(rule, inputs, rest, residual)
+    wanted = kernel(rule, inputs, [r.astype(jnp.float32) for r in rest], residual)
+    for got, want in zip(found.moves, wanted.moves, strict=True):
+        np.testing.assert_array_equal(got, got.astype(jnp.bfloat16).astype(jnp.float32))
+        np.testing.assert_allclose(got, want, rtol=2**-8, atol=1e-6)
+    for got, want in ((found.totals, wanted.totals), (found.lam, wanted.lam)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, want)
+
+
 def test_weights_and_outputs_that_nobody_reads():
     rule = contraction(*SHAPES["matrices"])
     inputs, rest = [numbers(*s) for s in rule.shapes], (numbers(5, 3, 7), numbers(5, 3, 7))

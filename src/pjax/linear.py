@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 @jax.tree_util.register_pytree_node_class
@@ -38,12 +39,13 @@ class Linear:
 
     @property
     def value(self) -> jax.Array:
-        """The array. A combination of nothing has no shape, so it must not be asked for."""
+        """The array, in float32 or wider. A combination of nothing has no shape: it must not be asked for."""
         if self._value is None:
             # Factors of one first: x + 2y needs one product less than 2y + x with a zero to start from.
             total: Any = None
             for factor, array in sorted(self.terms, key=lambda term: term[0] != 1):
-                part = array if abs(factor) == 1 else abs(factor) * array
+                part = array.astype(jnp.promote_types(array.dtype, jnp.float32))
+                part = part if abs(factor) == 1 else abs(factor) * part
                 if total is None:
                     total = part if factor > 0 else -part
                 else:

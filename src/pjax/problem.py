@@ -83,10 +83,12 @@ class Problem:
         consensus: str = "paper",
         fixed_constants: bool = False,
         balanced: bool = False,
+        state_dtype: Any = None,
     ) -> None:
         self.partition = partition
         self.graph = graph = partition.graph
         self.dtype = graph.dtype
+        self._state_dtype = self.dtype if state_dtype is None else state_dtype
         self.consensus = consensus
         self.fixed_constants = fixed_constants
         evaluate, values = graph.evaluator(constants, leaves)
@@ -167,6 +169,20 @@ class Problem:
         problem = copy.copy(self)
         problem._place_at(evaluate, values)
         return problem, state
+
+    def narrow(self, x: S) -> S:
+        """Arrays as they are kept from step to step."""
+        if self._state_dtype == self.dtype:
+            return x
+        return jax.tree.map(lambda a: a.astype(self._state_dtype), x)
+
+    def widen(self, state: S) -> S:
+        """A state to compute with."""
+
+        def one(x: jax.Array) -> jax.Array:
+            return x.astype(self.dtype) if x.dtype == self._state_dtype else x
+
+        return state if self._state_dtype == self.dtype else jax.tree.map(one, state)
 
     def _recomputed(self, keep: Callable[[Node], bool]) -> tuple[list[int], list[int]]:
         """The nodes whose values are kept, and those that follow from them, in an order of evaluation.

@@ -76,11 +76,20 @@ class Sweep:
             shapes = {v: self._problem.graph.nodes[v].shape for v in nodes}
             return {v: jnp.zeros(shape, self._problem.dtype) for v, shape in shapes.items()}
 
-        return State(still(self._values), still(self._messages), jnp.zeros((), self._problem.dtype))
+        return self._kept(still(self._values), still(self._messages), jnp.zeros((), self._problem.dtype))
+
+    def _kept(self, value: dict[int, jax.Array], message: dict[int, jax.Array], squared: jax.Array) -> State:
+        """A state as it is kept: parameters in full, since they add up over all steps."""
+        nodes, narrow = self._problem.graph.nodes, self._problem.narrow
+        value, message = (
+            {v: x if nodes[v].is_parameter else narrow(x) for v, x in d.items()} for d in (value, message)
+        )
+        return State(value, message, squared)
 
     def step(self, state: State) -> State:
         """Project onto each set in turn."""
         problem, state = self._problem.inside(state)
+        state = problem.widen(state)
         value = dict(state.value)
         message = {**state.value, **state.message}
         squared = jnp.zeros((), problem.dtype)
@@ -117,7 +126,9 @@ class Sweep:
                 if self._extrapolation:
                     mean = mean * self._extrapolation.factor(problem, s, mean, squares[s])
                 message[s] = message[s] + mean
-        return State({v: value[v] for v in self._values}, {v: message[v] for v in self._messages}, squared)
+        return self._kept(
+            {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}, squared
+        )
 
     def _squares(self, problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:
         """For each source of an input, the squared moves of the edges from there."""
@@ -129,7 +140,7 @@ class Sweep:
 
     def values(self, state: State) -> dict[int, jax.Array]:
         """The displacements of all nodes that are read: the means of the edges that leave them."""
-        return {**state.value, **state.message}
+        return self._problem.widen({**state.value, **state.message})
 
     def parameters(self, state: State) -> dict[int, jax.Array]:
         """Those of the parameters."""

@@ -25,7 +25,8 @@ class Split:
 
     base: Base
     rest: tuple[Linear, Linear]
-    """What the edges of each input have more, of shape ``(*out, K)``; nothing stands for zero."""
+    """What the edges of each input have more, of shape ``(*out, K)``; nothing stands for zero. The largest of
+    all arrays: they are read in the type in which they are kept."""
     totals: tuple[Linear, Linear]
     """For each slot of each input, the sum of the rest over its edges."""
 
@@ -95,10 +96,12 @@ class Split:
 
         def move(i: int) -> jax.Array:
             along = end_kernel(m.along(i, rule.length))[..., None]
-            return along * visible(whole[i]) + other * whole[1 - i]
+            found = along * visible(whole[i]) + other * whole[1 - i]
+            return found.astype(self.rest[i].terms[0][1].dtype) if self.rest[i].terms else found
 
         # Summed as they are written, not found once more.
-        moves = jax.lax.optimization_barrier((move(0), move(1)))
+        first, second = jax.lax.optimization_barrier((move(0), move(1)))
+        moves = first.astype(problem.dtype), second.astype(problem.dtype)
         totals = rule.gather(0, moves[0]), rule.gather(1, moves[1])
         return Projected(moves, totals, m.lam, m.squared(plus, minus))
 
@@ -109,7 +112,7 @@ class Split:
             return 0, 0
 
         def aligned(i: int, at: jax.Array, rest: Linear) -> Any:
-            return sum(factor * rule.align(i, at, r) for factor, r in rest.terms)
+            return sum(factor * rule.align(i, at, r.astype(at.dtype)) for factor, r in rest.terms)
 
         def product(a: Linear, b: Linear) -> jax.Array:
             return (a.value * b.value).sum(-1)

@@ -62,7 +62,8 @@ def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) ->
     return (
         isinstance(rule, DotGeneral)
         and all(len(part.terms) == 1 for part in rest)
-        and all(a.dtype == jnp.float32 for a in (*arrays, *outputs))
+        and all(a.dtype in (jnp.float32, jnp.bfloat16) for a in arrays)
+        and all(a.dtype == jnp.float32 for a in outputs)
         and 0 < rule.length <= LONGEST
         and max(FEWEST, 1) <= rule.edges < 2**31
         and math.prod(rule.shapes[0][d] for d in rule.batch[0]) < 2**16
@@ -126,7 +127,7 @@ def project(
             at = (b, r, column[None, :, None], slot)
             x = triton.load(x_ref.at[b, r, slot], mask=there, other=0.0)
             more = [
-                factor * triton.load(ref.at[at], mask=both, other=0.0)
+                factor * triton.load(ref.at[at], mask=both, other=0.0).astype(jnp.float32)
                 for factor, ref in zip(factors, edge_refs, strict=True)
             ]
             asked = {
@@ -145,7 +146,7 @@ def project(
             other = found.other[None, :, None]
             moves = own[0] * visible(first) + other * second, own[1] * visible(second) + other * first
             for ref, move in zip(move_refs, moves, strict=True):
-                triton.store(ref.at[at], move, mask=both)
+                triton.store(ref.at[at], move.astype(ref.dtype), mask=both)
             across = jnp.sum(moves[0], 1, keepdims=True)
             triton.store(x_parts.at[b, j, r, slot], across, mask=there)
             triton.store(lam.at[b, r, column], found.lam, mask=here)
@@ -157,12 +158,12 @@ def project(
         triton.store(y_parts.at[b, g, column[None, :, None], slot], total, mask=both)
 
     def shape(*dims: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(dims, x.dtype)
+        return jax.ShapeDtypeStruct(dims, jnp.float32)
 
     *moves, x_parts, y_parts, lam, squared = pl.pallas_call(
         kernel,
         out_shape=(
-            *(shape(*e.shape) for e in edges),
+            *(jax.ShapeDtypeStruct(e.shape, e.dtype) for e in edges),
             shape(batch, grid[0], m, length),
             shape(batch, grid[1], n, length),
             shape(*each),
@@ -174,7 +175,7 @@ def project(
         interpret=interpret,
         name="split",
     )(x, y, *edges, *given.values())
-    first, second = (move.reshape(*rule.out, length) for move in moves)
+    first, second = (move.reshape(*rule.out, length).astype(jnp.float32) for move in moves)
     totals = _slots(rule, 0, x_parts.sum(1)), _slots(rule, 1, y_parts.sum(1))
     return Projected((first, second), totals, lam.reshape(rule.out), squared.reshape(rule.out))
 

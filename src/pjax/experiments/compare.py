@@ -228,7 +228,8 @@ _study(
         f"{method}:precision={precision}"
         for method in ("adam", "ep", f"ap:{_RECIPE}:steps=10", "dr")
         for precision in methods.PRECISIONS
-    ],
+    ]
+    + [f"{method}:precision=float32:state_dtype=bfloat16" for method in (f"ap:{_RECIPE}:steps=10", "dr")],
     ("4x128",),
 )
 _study(

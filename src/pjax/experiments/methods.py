@@ -232,7 +232,7 @@ proximal operator of the cross-entropy by the paper's ten fixed-point steps, whi
 
 
 _ALL = ("groups", "precision", "sync_every")
-_SHARED = (*_ALL, "loss_scale", "metric", "outer", "steps")
+_SHARED = (*_ALL, "loss_scale", "metric", "outer", "state_dtype", "steps")
 OPTIONS = {
     "ep": (*_ALL, "loss_scale", "outer", "reach", "softness", "steps"),
     "dr": (*_SHARED, "relaxation"),

@@ -1,12 +1,13 @@
 """What a solver does between two updates: start, step, read off."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from pjax.edges import EdgeSpace, State
+from pjax.edges import EdgeSpace, Split, State
 from pjax.graph import Node
 
 
@@ -67,13 +68,30 @@ class EdgeIteration:
 
     def start(self) -> EdgeState:
         zero = jnp.zeros((), self._space.problem.dtype)
-        return EdgeState(self._space.kept(self._space.start()), zero, zero)
+        return EdgeState(self._kept(self._space, self._space.start()), zero, zero)
 
     def step(self, state: EdgeState) -> EdgeState:
-        space, edges = self._space.inside(state.edges)
+        space, edges = self._space.inside(self._wide(state))
         edges, squared = self._advance(space, edges, self._measure)
         edges, neglected = space.settle(edges)
-        return EdgeState(space.kept(edges), squared, jnp.maximum(state.neglected, neglected))
+        return EdgeState(self._kept(space, edges), squared, jnp.maximum(state.neglected, neglected))
+
+    @staticmethod
+    def _kept(space: EdgeSpace, edges: State) -> State:
+        return space.problem.narrow(space.kept(edges))
+
+    def _wide(self, state: EdgeState) -> State:
+        """The edges to compute with: all but those arrays that are read as they are kept."""
+        wide = self._space.problem.widen(state.edges)
+        return {
+            v: dataclasses.replace(edges, rest=kept.rest)
+            if isinstance(edges, Split) and isinstance(kept := state.edges[v], Split)
+            else edges
+            for v, edges in wide.items()
+        }
+
+    def _used(self, state: EdgeState) -> State:
+        return self._space.used(self._wide(state))
 
     def values(self, state: EdgeState) -> dict[int, jax.Array]:
         return self._means(state, lambda node: not node.is_target)
@@ -82,14 +100,14 @@ class EdgeIteration:
         return self._means(state, lambda node: node.is_parameter)
 
     def _means(self, state: EdgeState, wanted: Callable[[Node], bool]) -> dict[int, jax.Array]:
-        edges = self._space.used(state.edges)
+        edges = self._used(state)
         edges = edges if self._shadow is None else self._shadow(self._space, edges)
         return self._space.means([n.index for n in self._space.problem.graph.nodes if wanted(n)], edges)
 
     def agreed(self, state: EdgeState, mean: Callable[[jax.Array], jax.Array]) -> EdgeState:
         apart = {v: mean(move) - move for v, move in self.parameters(state).items()}
-        moved = self._space.shifted(self._space.used(state.edges), apart)
-        return state._replace(edges=self._space.kept(moved))
+        moved = self._space.shifted(self._used(state), apart)
+        return state._replace(edges=self._kept(self._space, moved))
 
     def squared(self, state: EdgeState) -> jax.Array:
         return state.squared

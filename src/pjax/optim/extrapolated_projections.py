@@ -80,6 +80,10 @@ class ExtrapolatedProjections(Solver):
             )
         if self.edges != "implicit" or self.consensus != "paper" or self.metric != "unit":
             raise InputError("ExtrapolatedProjections has no edges, no consensus and no metric to choose")
+        if self.state_dtype is not None:
+            raise InputError(
+                "ExtrapolatedProjections keeps no displacements from step to step: no state_dtype"
+            )
         if self.outer is None:
             object.__setattr__(self, "outer", _adam(self.learning_rate))
 

@@ -1,0 +1,152 @@
+"""Displacements that are kept in bfloat16."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pjax
+from pjax import _trace, optim
+from pjax.errors import InputError
+from pjax.experiments import models
+from pjax.optim._solver import compiled
+
+KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def mlp(batch=12):
+    model = models.MLP(9, [8, 8], 3)
+    x, y = jax.random.normal(KEY, (batch, 9)), jnp.arange(batch) % 3
+    return lambda p: pjax.cross_entropy(model.apply(p, x), y), model.init(KEY)
+
+
+def cnn():
+    model = models.make("cnn", (5, 6, 1), (4, 4), 3)
+    x, y = jax.random.normal(KEY, (4, 5, 6, 1)), jnp.arange(4) % 3
+    return lambda p: pjax.cross_entropy(model.apply(p, x), y), model.init(KEY)
+
+
+def rnn():
+    model = models.RNN(4, [5])
+    x = jax.random.randint(KEY, (3, 6), 0, 4)
+    return lambda p: pjax.cross_entropy(model.apply(p, x), (x + 1) % 4), model.init(KEY)
+
+
+SOLVERS = {
+    "AP": optim.AlternatingProjections(steps_per_update=8),
+    "CP": optim.CyclicProjections(steps_per_update=8),
+    "DR": optim.DouglasRachford(steps_per_update=8),
+    "DR explicit": optim.DouglasRachford(steps_per_update=8, edges="explicit"),
+    "DR history": optim.DouglasRachford(steps_per_update=8, history=1),
+    "DM": optim.DifferenceMap(steps_per_update=8),
+}
+
+
+def narrow(solver):
+    return dataclasses.replace(solver, state_dtype="bfloat16")
+
+
+def moves(solver, fn, params, **settings):
+    new = solver.update(fn, params, **settings)[0]
+    return np.concatenate(
+        [np.ravel(a - b) for a, b in zip(*map(jax.tree.leaves, (new, params)), strict=True)]
+    )
+
+
+def states(solver, fn, params):
+    """The state before the first step and after it, and the indices of parameters."""
+    traced = _trace.read(fn, params)
+    program = compiled(solver, traced)
+    problem = program.problem(jax.tree.leaves(params), traced.constants)
+    iteration = solver.iteration(problem)
+    start = iteration.start()
+    return start, iteration.step(start), problem
+
+
+@pytest.mark.parametrize(
+    ("network", "name"),
+    [(mlp, name) for name in SOLVERS] + [(cnn, "AP"), (cnn, "DR"), (rnn, "AP"), (rnn, "DR")],
+)
+def test_networks_move_nearly_the_same(network, name):
+    fn, params = network()
+    wanted, found = (moves(s, fn, params) for s in (SOLVERS[name], narrow(SOLVERS[name])))
+    apart = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+    assert 0 < apart < 0.02
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_states_are_kept_so(name):
+    fn, params = mlp()
+    before, after, problem = states(narrow(SOLVERS[name]), fn, params)
+    assert jax.tree.structure(before) == jax.tree.structure(after)
+    arrays = [x for x in jax.tree.leaves(after) if x.ndim]
+    kinds = [x.dtype for x in arrays]
+    assert kinds == [x.dtype for x in jax.tree.leaves(before) if x.ndim]
+    if name in ("AP", "CP"):  # whose states have the parameters, which add up
+        full = {v for d in after[:2] for v, x in d.items() if x.dtype == jnp.float32}
+        assert full == {node.index for node in problem.graph.parameters}
+        assert jnp.bfloat16 in kinds
+    else:
+        assert set(kinds) == {jnp.dtype("bfloat16")}
+
+
+def test_parameters_add_up_in_float32():
+    """Steps that bfloat16 would lose next to what was moved before."""
+    params = jnp.zeros(3)
+    fn = lambda p: pjax.squared_error(p[None], jnp.full((1, 3), 1.0))  # noqa: E731
+    solver = optim.AlternatingProjections(steps_per_update=400)
+    np.testing.assert_allclose(narrow(solver).update(fn, params)[0], solver.update(fn, params)[0], rtol=1e-5)
+
+
+def test_a_batch_in_parts_and_in_groups():
+    model = models.MLP(9, [8], 3)
+    x, y = jax.random.normal(KEY, (12, 9)), jnp.arange(12) % 3
+    params = model.init(KEY)
+
+    def fn(p, batch):
+        return pjax.cross_entropy(model.apply(p, batch[0]), batch[1])
+
+    for changes in ({"accumulate": 3}, {"groups": 3}, {"groups": 3, "sync_every": 4}):
+        solver = dataclasses.replace(SOLVERS["AP"], **changes)
+        wanted, found = (moves(s, fn, params, batch=(x, y)) for s in (solver, narrow(solver)))
+        assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted)
+
+
+@pytest.mark.usefixtures("x64")
+def test_wider_parameters_stay_so():
+    fn, params = mlp()
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+    new = narrow(SOLVERS["DR"]).update(fn, params)[0]
+    assert {x.dtype for x in jax.tree.leaves(new)} == {jnp.dtype("float64")}
+
+
+def test_feasibility_to_a_few_digits():
+    a, b = jax.random.normal(KEY, (3, 5)), jnp.arange(3.0)
+    found = pjax.solve(
+        lambda x: pjax.squared_error((a @ x)[None], b[None]),
+        jnp.zeros(5),
+        narrow(optim.DouglasRachford()),
+        tolerance=1e-2,
+        max_steps=500,
+    )
+    assert found.converged
+    np.testing.assert_allclose(a @ found.params, b, atol=0.1)
+
+
+def test_one_type_however_it_is_given():
+    kinds = [optim.DouglasRachford(state_dtype=t) for t in ("bfloat16", jnp.bfloat16, jnp.dtype("bfloat16"))]
+    assert len(set(kinds)) == 1
+
+
+@pytest.mark.parametrize("given", ["float16", jnp.float32, int, "half", 7])
+def test_other_types_are_refused(given):
+    with pytest.raises(InputError, match="state_dtype must be one of None, 'bfloat16', got"):
+        optim.DouglasRachford(state_dtype=given)
+
+
+def test_what_keeps_nothing_has_no_type():
+    with pytest.raises(InputError, match="no displacements"):
+        optim.ExtrapolatedProjections(state_dtype="bfloat16")
