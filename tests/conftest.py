@@ -12,7 +12,7 @@ os.environ.setdefault(
 import jax
 import pytest
 
-from pjax import _trace
+from pjax import _devices, _trace
 from pjax.primitives import _registry
 
 MANY = 6
@@ -39,6 +39,12 @@ def x64() -> Iterator[None]:
     """Float64 for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs have kernels for GPUs, though there is none."""
+    monkeypatch.setattr(_devices, "ANYWHERE", True)
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from pjax.contraction import Convolution
 from pjax.correlation import Correlation, correlate, pull_kernel
 from pjax.experiments import models
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 ROWS = (0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)  # NHWC, HWIO, NHWC
 SAME = (1, 1), (1, 1)
 
@@ -185,6 +187,13 @@ def test_no_kernels_where_more_precision_is_asked_for_of_all_products(usual):
 def test_no_kernels_where_there_are_several_devices(usual, monkeypatch):
     rule, x, y = usual
     monkeypatch.setattr(_devices, "several", lambda: True)
+    assert not lowered_has_kernels(rule.pair, x, y)
+
+
+def test_no_kernels_where_there_is_no_gpu(usual, monkeypatch):
+    rule, x, y = usual
+    monkeypatch.setattr(_devices, "ANYWHERE", False)
+    monkeypatch.setattr(jax, "devices", lambda: [])
     assert not lowered_has_kernels(rule.pair, x, y)
 
 

@@ -11,6 +11,8 @@ from pjax.experiments import models
 from pjax.optim import _solver
 from pjax.primitives import Max, max, max_kernel
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 RNG = np.random.default_rng(0)
 
 

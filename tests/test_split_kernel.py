@@ -15,6 +15,8 @@ from pjax.linear import Linear
 from pjax.optim import _solver
 from pjax.primitives.dot import Dot
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 RNG = np.random.default_rng(0)
 
 NO_BATCH = ((), ())

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 def several() -> bool:
@@ -28,13 +29,17 @@ def on_one_device(
     return jax.lax.platform_dependent(*args, **variants, default=default)
 
 
+ANYWHERE = False
+"""Whether programs have kernels where there is no GPU, too: to compile for one. It takes longer."""
+
+
 def has_kernels() -> bool:
-    """Whether kernels written for NVIDIA GPUs are for those that are here, if there are any.
+    """Whether kernels written for NVIDIA GPUs are for those that are here.
 
     They are for the Hopper generation; others have less fast memory, or other units for products.
     """
-    versions = (getattr(d, "compute_capability", "") for d in jax.devices() if d.platform == "gpu")
-    return all(str(version).startswith("9.") for version in versions)
+    versions = [getattr(d, "compute_capability", "") for d in jax.devices() if d.platform == "gpu"]
+    return all(str(version).startswith("9.") for version in versions) if versions else ANYWHERE
 
 
 def chooses_orders() -> bool:
@@ -62,6 +67,28 @@ def sum_in_parts(x: jax.Array, parts: int) -> jax.Array:
     A GPU sums columns with few threads each.
     """
     return end_kernel(x.reshape(*x.shape[:-1], parts, -1).sum(-1)).sum(-1)
+
+
+def rows(x: jax.Array) -> list[jax.Array]:
+    """The parts of an array along its first axis.
+
+    On CPU they are read at places that the compiler does not know. It then makes one kernel for all of them,
+    and not one for each, which would be much of the time that it takes.
+    """
+    if len(x) < 8:
+        return list(x)
+
+    def unknown(x: jax.Array) -> list[jax.Array]:
+        never = x.ravel()[0] > jnp.inf
+        places = jax.lax.cond(
+            never,
+            lambda: [jnp.int32(0) for _ in range(len(x))],
+            lambda: [jnp.int32(i) for i in range(len(x))],
+        )
+        origin = [jnp.int32(0)] * (x.ndim - 1)
+        return [jax.lax.dynamic_slice(x, (i, *origin), (1, *x.shape[1:]))[0] for i in places]
+
+    return on_one_device(x, cpu=unknown, default=list)
 
 
 def divisor(n: int, most: int) -> int:

@@ -128,10 +128,26 @@ def apply(name: str, fn: Callable[..., Any], *args: Expr, line: str = "", key: A
         line: the user's.
         key: the same for functions that do the same.
     """
-    out = jax.eval_shape(fn, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
+    out = _result(fn, key, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
     call = Call(name, lambda *xs: (fn(*xs),), args, frozenset(range(len(args))), key)
     depends, after = any(a.depends for a in args), any(a.after for a in args)
     return Expr(out.shape, out.dtype, line, depends, after, call)
+
+
+_RESULTS: dict[Any, jax.ShapeDtypeStruct] = {}
+_MOST_RESULTS = 4096
+
+
+def _result(fn: Callable[..., Any], key: Any, args: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
+    """The shape and type of what a function returns, found once for all that do the same: it takes time."""
+    if key is None:
+        return jax.eval_shape(fn, *args)
+    known = (key, *((a.shape, str(a.dtype)) for a in args))
+    if known not in _RESULTS:
+        if len(_RESULTS) >= _MOST_RESULTS:
+            _RESULTS.clear()
+        _RESULTS[known] = jax.eval_shape(fn, *args)
+    return _RESULTS[known]
 
 
 STACK = ("stack",)

@@ -25,7 +25,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pjax import layout, rolling
-from pjax._devices import separate_arrays, several
+from pjax._devices import rows, separate_arrays, several
 from pjax.alike import Signatures, Skeletons, mapped, neighbours, places, together
 from pjax.contraction import DotGeneral
 from pjax.graph import Graph, Node
@@ -58,12 +58,8 @@ class StackedGraph(Graph):
 
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         at = places(self.members)
-        found: list[jax.Array | None] = []
-        for leaf in self.original.leaves:
-            v, p = (None, 0) if leaf is None else at[leaf]
-            move = None if v is None else moves[v]
-            found.append(move[p] if move is not None and v is not None and len(self.members[v]) > 1 else move)
-        return found
+        found = {v: rows(move) if len(self.members[v]) > 1 else [move] for v, move in moves.items()}
+        return [None if leaf is None else found[at[leaf][0]][at[leaf][1]] for leaf in self.original.leaves]
 
 
 def unstacked(graph: Graph) -> tuple[Graph, Sequence[tuple[int, ...]]]:
