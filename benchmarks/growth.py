@@ -50,10 +50,10 @@ class Axis:
 
 
 AXES = (
-    Axis("batch", (64, 256, 1024, 4096), 1),
+    Axis("batch", (256, 1024, 4096, 16384, 65536), 1),
     Axis("width", (64, 128, 256, 512, 1024), 2),
     Axis("depth", (4, 8, 16, 32), 1),
-    Axis("length", (8, 16, 32, 64), 1),
+    Axis("length", (32, 128, 512, 2048), 1),
 )
 SOLVERS = (
     pjax.optim.AlternatingProjections(steps_per_update=STEPS),

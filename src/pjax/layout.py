@@ -118,7 +118,14 @@ def literal(value: Any) -> Expr:
     return Expr(jnp.shape(value), jnp.result_type(value), literal=value)
 
 
-def apply(name: str, fn: Callable[..., Any], *args: Expr, line: str = "", key: Any = None) -> Expr:
+def apply(
+    name: str,
+    fn: Callable[..., Any],
+    *args: Expr,
+    line: str = "",
+    key: Any = None,
+    shape: tuple[int, ...] | None = None,
+) -> Expr:
     """A function of one result applied to expressions, all of which carry values.
 
     Args:
@@ -127,8 +134,12 @@ def apply(name: str, fn: Callable[..., Any], *args: Expr, line: str = "", key: A
         args: what it is applied to.
         line: the user's.
         key: the same for functions that do the same.
+        shape: of the result, if that is known, and its type the argument's. To find it takes time.
     """
-    out = _result(fn, key, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
+    if shape is not None:
+        out = jax.ShapeDtypeStruct(shape, args[0].dtype)
+    else:
+        out = _result(fn, key, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
     call = Call(name, lambda *xs: (fn(*xs),), args, frozenset(range(len(args))), key)
     depends, after = any(a.depends for a in args), any(a.after for a in args)
     return Expr(out.shape, out.dtype, line, depends, after, call)
@@ -162,7 +173,8 @@ def stack(*args: Expr) -> Expr:
 def index(expr: Expr, place: int, axis: int = 0) -> Expr:
     """One entry along an axis."""
     fn = functools.partial(lax.index_in_dim, index=place, axis=axis, keepdims=False)
-    return apply("slice", fn, expr, key=("index", place, axis))
+    shape = expr.shape[:axis] + expr.shape[axis + 1 :]
+    return apply("slice", fn, expr, key=("index", place, axis), shape=shape)
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:
