@@ -30,6 +30,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pjax._devices import end_kernel
 from pjax.contraction import Contraction
 from pjax.graph import Graph, Node
 from pjax.loop import Loop
@@ -61,7 +62,8 @@ def _sweep(
         moves: Sequence[jax.Array | None]
         if isinstance(node.rule, Target):
             predictions, *labels = problem.inputs[node.index]
-            moves = (node.rule.ask(reach, predictions, *labels).astype(problem.dtype),)
+            # Written out, or a compiler finds it again, with all its sums, for everything that reads it.
+            moves = (end_kernel(node.rule.ask(reach, predictions, *labels).astype(problem.dtype)),)
         else:
             moves = _ask(problem, node, wanted.pop(node.index), softness)
         for i, total in enumerate(moves):
