@@ -15,6 +15,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pjax.problem import Problem
 
@@ -42,7 +43,10 @@ class Extrapolation:
         """
         if problem.graph.nodes[v].is_parameter and not self.parameters:
             return 1.0
-        count = jnp.broadcast_to(jnp.asarray(problem.counts[v], problem.dtype), mean.shape)
+        known = problem.counts[v]
+        count = jnp.asarray(known, problem.dtype)
+        # Not left to the compiler where it follows from the program: it takes seconds for large arrays.
+        most = jnp.max(count, initial=1) if isinstance(known, jax.Array) else np.max(known, initial=1)
         axes = tuple(range(1, mean.ndim)) if self.per_sample and _has_samples(problem, v) else None
 
         def total(x: jax.Array) -> jax.Array:
@@ -50,7 +54,7 @@ class Extrapolation:
 
         below = total(count * mean**2)
         ratio = total(squares) / jnp.where(below > 0, below, 1)
-        return jnp.where(below > 0, jnp.clip(ratio, 1, jnp.max(count, initial=1)), 1)
+        return jnp.where(below > 0, jnp.clip(ratio, 1, most), 1)
 
 
 def _has_samples(problem: Problem, v: int) -> bool:
