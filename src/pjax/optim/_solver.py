@@ -394,18 +394,16 @@ class Program:
         treedef: Any,
         apart: tuple[bool, ...] = (),
     ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
-        leaves, outer, loss, neglected = self._round(leaves, constants, outer, treedef, apart)
+        if self.solver.rounds == 1:
+            return self._round(leaves, constants, outer, treedef, apart)
 
-        def again(_: Any, carry: tuple[list[Any], Any, jax.Array]) -> tuple[list[Any], Any, jax.Array]:
-            leaves, outer, worst = carry
-            leaves, outer, _, neglected = self._round(leaves, constants, outer, treedef, apart)
-            return leaves, outer, jnp.maximum(worst, neglected)
+        def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array, jax.Array]:
+            leaves, outer, first, worst = carry
+            leaves, outer, loss, neglected = self._round(leaves, constants, outer, treedef, apart)
+            return leaves, outer, jnp.where(i == 0, loss, first), jnp.maximum(worst, neglected)
 
-        if self.solver.rounds > 1:
-            leaves, outer, neglected = jax.lax.fori_loop(
-                1, self.solver.rounds, again, (leaves, outer, neglected)
-            )
-        return leaves, outer, loss, neglected
+        zero = jnp.zeros((), self.partition.graph.dtype)
+        return jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero, zero))
 
     def _round(
         self,
