@@ -3,7 +3,7 @@
 For each axis a few networks, each method compiled once and timed in turns. The slope is that of a straight
 line through the larger half of the points on log axes: 1 where cost grows in proportion. Work grows in
 proportion to batch size, depth and length; with the square of the width where layers are wide. Methods whose
-time or memory grows faster than that are named at the end.
+time, memory or operations (by the compiler's account) grow faster than that are named at the end.
 """
 
 import argparse
@@ -80,10 +80,16 @@ def measure(axis: Axis, value: int, repeats: int) -> list[dict[str, Any]]:
             "method": run.name,
             "step_ms": 1e3 * statistics.median(run.seconds) / STEPS,
             "temp_mib": run.temp_mib,
+            "mega_ops": operations(run),
             "compile_s": run.compile_s,
         }
         for run in runs
     ]
+
+
+def operations(run: Measured) -> float:
+    """Millions of operations by the compiler's account, which a noisy machine does not change."""
+    return run.compiled.cost_analysis()["flops"] / 1e6
 
 
 def slope(values: Sequence[float], costs: Sequence[float]) -> float:
@@ -143,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
         for value in axis.values:
             rows += measure(axis, value, options.repeats)
         print(f"{axis.name}: {', '.join(map(str, axis.values))}; work grows with slope {axis.most:g} at most")
-        for figure in ("step_ms", "temp_mib", "compile_s"):
+        for figure in ("step_ms", "temp_mib", "mega_ops", "compile_s"):
             lines = table(rows, axis, figure)
             print("\n".join(lines), flush=True)
             if figure != "compile_s":

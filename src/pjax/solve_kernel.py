@@ -16,8 +16,8 @@ from pjax.primitives.dot import multiplier, sum_and_difference
 
 FEWEST = 2**19  # dot products; fewer are not most of a step
 
-_TOGETHER = 1024  # dot products at once in one program
-_PROGRAMS = 1024
+_TOGETHER = 512  # dot products at once in one program
+_PROGRAMS = 2048
 
 
 class Solved(NamedTuple):

@@ -119,10 +119,16 @@ def multiplier(
     sphere, sign = jnp.isinf(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
     root = jnp.where(sphere, 0, root)
     u = jnp.abs(root)
+    one, two = 1 + u, 1 + 2 * u
+    if in_kernel:  # with one division; a compiler would do it three times
+        inverse = 1 / (one * two)
+        lam, own, other = root * (inverse * two), u * (u * (inverse * one)), root * (one * (inverse * one))
+    else:
+        lam, own, other = root / one, u * u / two, root * one / two
     return Multiplier(
-        jnp.where(sphere, sign, root / (1 + u)),
-        jnp.where(sphere, -0.25, u * u / (1 + 2 * u)),
-        jnp.where(sphere, 0.25 * sign, root * (1 + u) / (1 + 2 * u)),
+        jnp.where(sphere, sign, lam),
+        jnp.where(sphere, -0.25, own),
+        jnp.where(sphere, 0.25 * sign, other),
         lean,
         ball,
     )
@@ -139,7 +145,8 @@ def _solve(
     """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual; lean; ball."""
     c = 1 / weight_like(weight, residual)
     positive = residual >= 0
-    a, b, r = jnp.where(positive, plus, minus) / 4, jnp.where(positive, minus, plus) / 4, jnp.abs(residual)
+    a, b = jnp.where(positive, plus, minus) * 0.25, jnp.where(positive, minus, plus) * 0.25
+    r = jnp.abs(residual)
     # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
     # each of the arrays that follow from it. With its sign, so that they follow from it alone.
     above, below = _root(a, b, c, r, _rough_ratio if in_kernel else jnp.divide)
@@ -227,12 +234,14 @@ def _halley(
     one, two = 1 + u, 1 + 2 * u
     both = ratio(1, one * two)
     i1, i2 = both * two, both * one
-    value = a * u * (2 + u) + b * (u * (2 + 3 * u) * (i2 * i2)) + c * (u * i1) - r
-    slope = 2 * a * one + 2 * b * (one * i2) * (i2 * i2) + c * (i1 * i1)
-    curve = 2 * a - b * ((10 + 8 * u) * i2) * (i2 * i2 * i2) - 2 * c * (i1 * i1 * i1)
+    b2, c1 = b * (i2 * i2), c * i1
+    b3, c2 = b2 * i2, c1 * i1
+    value = u * (a * (2 + u) + b2 * (2 + 3 * u) + c1) - r
+    slope = 2 * one * (a + b3) + c2
+    curve = a - (b3 * i2) * (5 + 4 * u) - c2 * i1  # half of it
     flat = ratio(1, slope)
     newton = value * flat
-    below = jnp.maximum(1 - 0.5 * newton * (curve * flat), 0.25)
+    below = jnp.maximum(1 - newton * (curve * flat), 0.25)
     reach = u * below
     return jnp.clip(reach - newton, 0.125 * reach, 8 * reach), below
 
