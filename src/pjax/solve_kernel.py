@@ -106,7 +106,7 @@ def solve(
         grid=(programs,),
         name="solve",
         interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=8, num_stages=1),
     )(drift.reshape(-1), point.reshape(-1), goal.reshape(-1), norms[0], norms[1])
     sums = sum_in_parts(sums.reshape(programs, columns).T, divisor(programs, programs // 32))
     return Solved(other.reshape(drift.shape), reached.reshape(drift.shape), rows, sums)

@@ -27,7 +27,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pjax import layout, rolling
 from pjax._devices import rows, separate_arrays, several
 from pjax.alike import Signatures, Skeletons, mapped, neighbours, places, together
-from pjax.contraction import DotGeneral
+from pjax.contraction import Contraction, DotGeneral
 from pjax.graph import Graph, Node
 from pjax.layout import Call, Evaluator, Expr, Wire, node_output
 from pjax.partition import Partition
@@ -127,7 +127,7 @@ def _single(graph: Graph) -> set[int]:
     single = {node.index for node in graph.nodes if not _can_be_stacked(node)}
     if not separate_arrays():
         return single
-    near = {v for v in single if graph.nodes[v].rule is not None}
+    near = {v for v in single if isinstance(graph.nodes[v].rule, Contraction)}
     more = near
     while more:
         more = {
