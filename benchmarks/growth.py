@@ -140,14 +140,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", default="", choices=["", *(axis.name for axis in AXES)])
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it into this file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", metavar="FILE", help="show what was measured before and written there"
+    )
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
+    known = [row for path in options.read or () for row in json.loads(path.read_text())["rows"]]
     bad = []
     for axis in AXES:
         if options.only not in ("", axis.name):
             continue
         for value in axis.values:
-            rows += measure(axis, value, options.repeats)
+            rows += (
+                [row for row in known if (row["axis"], row["value"]) == (axis.name, value)]
+                if options.read
+                else measure(axis, value, options.repeats)
+            )
         print(f"{axis.name}: {', '.join(map(str, axis.values))}; work grows with slope {axis.most:g} at most")
         for figure in ("step_ms", "temp_mib", "mega_ops", "compile_s"):
             lines = table(rows, axis, figure)
