@@ -17,7 +17,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,21 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 
+from pjax import solve_kernel
 from pjax._devices import divisor, end_kernel, has_kernels, on_one_device, sum_in_parts
 from pjax.correlation import Correlation, correlate, pull_kernel
 from pjax.layout import condensed
 from pjax.windows import box, windows
+
+
+class Found(NamedTuple):
+    """What the projection of a contraction comes to: see `pjax.primitives.dot.Multiplier`."""
+
+    other: jax.Array
+    reached: jax.Array
+    """Where the outputs then are."""
+    own: tuple[jax.Array, jax.Array]
+    """For each scalar of either input, the sum of `Multiplier.along` over its readers: see `scatter`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +100,15 @@ class Contraction(abc.ABC):
         pair = (lambda x: self._plain(x, partner)) if i == 0 else (lambda y: self._plain(partner, y))
         (x,) = jax.linear_transpose(pair, aval)(c)
         return x
+
+    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:  # noqa: ARG002
+        """A kernel that finds the multipliers together with their sums; None where there is none for this.
+
+        Args:
+            weight: of the outputs.
+            arrays: what it will be given, in any order.
+        """
+        return None
 
     def gather(self, i: int, edges: jax.Array) -> jax.Array:
         """The transpose of `expand`: for each scalar of input i, the sum over its edges."""
@@ -368,6 +388,21 @@ class Convolution(Contraction):
         out, depth, *taps = self.axes[1]
         return _put(pull_kernel(self._correlation, x, c), (*taps, depth, out))
 
+    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:
+        rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
+        if not (rows and self.groups == 1 and has_kernels() and solve_kernel.fits(self.out, weight, *arrays)):
+            return None
+
+        def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> Found:
+            moved, at, asked = (a.reshape(-1, self.out[-1]) for a in (drift, point, goal))
+            lengths = norms[0].ravel(), norms[1].ravel()
+            found = solve_kernel.solve(moved, at, asked, lengths, self.length, weight)
+            places = found.rows.reshape(self.out[0], 1, *self.out[1:-1])
+            own = self.spread(0, places), self.spread(1, found.columns)
+            return Found(found.other.reshape(self.out), found.reached.reshape(self.out), own)
+
+        return solve
+
     def _rows(self, x: jax.Array) -> jax.Array:
         return x.transpose(_feature_last(self.axes[0]))
 
@@ -388,16 +423,6 @@ class Convolution(Contraction):
     @property
     def length(self) -> int:
         return math.prod(self.shapes[1]) // self.shapes[1][self.axes[1][0]]
-
-    @property
-    def features(self) -> int:
-        """The features of the output."""
-        return self.shapes[1][self.axes[1][0]]
-
-    @property
-    def is_table(self) -> bool:
-        """Whether the output is a table in memory: a row of features for each place of each image."""
-        return self.groups == 1 and self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
 
     def _to_output_order(self, x: jax.Array) -> jax.Array:
         """From (batch, feature, *spatial, …) to the output's order of axes."""

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax import fan_out, solve_kernel
-from pjax._devices import end_kernel, has_kernels, on_one_device
-from pjax.contraction import Contraction, Convolution
+from pjax import fan_out
+from pjax._devices import end_kernel, on_one_device
+from pjax.contraction import Contraction
 from pjax.graph import Node
 from pjax.layout import Evaluator, Wire, Wiring, condensed
 from pjax.partition import Partition
@@ -379,27 +379,18 @@ class Problem:
             sums = (rule.scatter(i, own) + extra for i, extra in zip(moving, more, strict=True))
             return [m.other, m.lam, *sums]
 
-        def in_one_kernel(_: jax.Array) -> list[jax.Array]:
-            assert isinstance(rule, Convolution)
-            moved, point, asked = (a.reshape(-1, rule.features) for a in (drift, self.points[v], goal))
-            lengths = norms[0].ravel(), norms[1].ravel()
-            found = solve_kernel.solve(moved, point, asked, lengths, rule.length, self.weight(v))
-            sums = found.rows.reshape(rule.out[0], 1, *rule.out[1:-1]), found.columns
-            found_own = (rule.spread(i, sums[i]) for i in moving)
-            return [found.other.reshape(rule.out), found.reached.reshape(rule.out), *found_own]
+        solve = rule.solver(self.weight(v), drift, goal, *norms) if self.read(v) is None else None
 
-        fits = (
-            isinstance(rule, Convolution)
-            and rule.is_table
-            and self.read(v) is None
-            and has_kernels()
-            and solve_kernel.fits(rule.out, self.weight(v), drift, goal, *norms)
-        )
+        def in_one_kernel(_: jax.Array) -> list[jax.Array]:
+            assert solve is not None
+            found = solve(drift, self.points[v], goal, *norms)
+            return [found.other, found.reached, *(found.own[i] for i in moving)]
+
         # The answer is the multipliers, or from the kernel, where the outputs are: it has what was asked.
         other, answer, *own = on_one_device(
             m.own,
             cpu=looking if rule.windowed else None,  # other devices would have to wait for the answer
-            cuda=in_one_kernel if fits else None,
+            cuda=in_one_kernel if solve else None,
             default=with_spheres,
         )
 
@@ -424,11 +415,11 @@ class Problem:
             return on_one_device(
                 asked,
                 answer,
-                cuda=(lambda _, reached: reached) if fits else None,
+                cuda=(lambda _, reached: reached) if solve else None,
                 default=lambda asked, lam: asked - lam / self.weight(v),
             )
 
-        output = -(m.lam if fits else answer) / self.weight(v)
+        output = -(m.lam if solve else answer) / self.weight(v)
         return Moves(inputs, output, m.squared(plus, minus).sum(), squares, reach)
 
     def drift(self, v: int, dx: jax.Array | None, dy: jax.Array | None) -> jax.Array:
