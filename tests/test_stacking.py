@@ -143,7 +143,7 @@ def test_large_arrays_next_to_convolutions_stay_apart(monkeypatch):
 
     def moved():
         monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())
-        return SOLVERS["DR"].update(fn, params, SOLVERS["DR"].init(params))[0]
+        return SOLVERS["AP"].update(fn, params)[0]
 
     apart = moved()
     monkeypatch.setattr(stacking, "LARGE", 10**9)

@@ -31,6 +31,8 @@ class Signatures:
         self._keep: list[Expr] = []
 
     def __call__(self, root: Expr) -> int:
+        if id(root) in self._known:
+            return self._known[id(root)]
         for expr in layout.walk(root):
             if id(expr) not in self._known:
                 self._keep.append(expr)  # an id is one's own only while one lives
@@ -69,6 +71,8 @@ class Skeletons:
 
     def __call__(self, root: Expr) -> tuple[Any, tuple[Expr, ...]]:
         """The form of an expression, and the constants and members of stacks at its leaves."""
+        if id(root) in self._found:
+            return self._found[id(root)]
         for expr in layout.walk(root):
             if id(expr) not in self._found:
                 self._keep.append(expr)
@@ -77,7 +81,7 @@ class Skeletons:
 
     def _look(self, expr: Expr) -> tuple[Any, tuple[Expr, ...]]:
         if not expr.depends:
-            return ("constant", expr.shape, str(expr.dtype)), (expr,)
+            return ("constant", expr.shape, expr.dtype), (expr,)
         if expr.node is not None:
             unit, _ = self.places[expr.node]
             return (("node", unit), ()) if self.single(expr.node) else (("stack", unit), (expr,))

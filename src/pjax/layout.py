@@ -153,7 +153,7 @@ def _result(fn: Callable[..., Any], key: Any, args: Sequence[jax.ShapeDtypeStruc
     """The shape and type of what a function returns, found once for all that do the same: it takes time."""
     if key is None:
         return jax.eval_shape(fn, *args)
-    known = (key, *((a.shape, str(a.dtype)) for a in args))
+    known = (key, *((a.shape, a.dtype) for a in args))
     if known not in _RESULTS:
         if len(_RESULTS) >= _MOST_RESULTS:
             _RESULTS.clear()
@@ -195,11 +195,15 @@ def walk(*roots: Expr) -> Iterator[Expr]:
 
 def nodes_of(expr: Expr) -> tuple[int, ...]:
     """The nodes that an expression reads, in order."""
+    if expr.call is None:
+        return () if expr.node is None else (expr.node,)
     return tuple(sorted({e.node for e in walk(expr) if e.node is not None}))
 
 
 def substitute(expr: Expr, nodes: Mapping[int, Expr]) -> Expr:
     """The expression with the outputs of some nodes replaced by other expressions."""
+    if expr.call is None:
+        return expr if expr.node is None else nodes.get(expr.node, expr)
     new: dict[int, Expr] = {}
     calls: dict[int, Call] = {}
     for e in walk(expr):

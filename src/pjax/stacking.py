@@ -107,7 +107,7 @@ def _with_parameters(
         for i in range(len(unit[0].inputs) if len(unit) > 1 else 0):
             sources = [node.inputs[i].sources for node in unit]
             own = [graph.nodes[s[0]] for s in sources if len(s) == 1 and len(graph.readers[s[0]]) == 1]
-            kinds = {(n.is_parameter, n.shape, str(n.dtype), place[n.index]) for n in own}
+            kinds = {(n.is_parameter, n.shape, n.dtype, place[n.index]) for n in own}
             different = len({n.index for n in own}) == len(unit)
             if different and len(kinds) == 1 and own[0].is_parameter:
                 found.append(tuple(own))
@@ -154,8 +154,8 @@ def _can_be_stacked(node: Node) -> bool:
 
 
 def _kind(node: Node, place: dict[int, int]) -> Any:
-    inputs = tuple((wire.shape, str(wire.dtype), wire.constant) for wire in node.inputs)
-    return (place[node.index], node.rule, node.shape, str(node.dtype), inputs)
+    inputs = tuple((wire.shape, wire.dtype, wire.constant) for wire in node.inputs)
+    return (place[node.index], node.rule, node.shape, node.dtype, inputs)
 
 
 def _by_shared_input(nodes: list[Node], signatures: Signatures) -> list[tuple[Node, ...]]:
