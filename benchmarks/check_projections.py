@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 import pjax.losses  # noqa: F401  (registers its targets)
-from pjax.primitives import Example, Primitive, registered
+from pjax.rules import Example, Primitive, registered
 from pjax.testing import Report, check_projection
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pjax
 from pjax.experiments.methods import Params
 from pjax.experiments.models import MLP
-from pjax.optim import _solver
+from pjax.optim import solver as _solver
 
 Batch = tuple[jax.Array, jax.Array]
 Loop = Callable[[Params, Sequence[Batch]], Params]

@@ -26,10 +26,10 @@ import numpy as np
 import optax
 
 import pjax
-from pjax import _trace as tracing
-from pjax import fan_out
 from pjax.experiments import models
 from pjax.experiments.methods import mean_cross_entropy
+from pjax.graph import fan_out
+from pjax.graph import read as tracing
 
 BATCH = 256
 MOST_GIB = 6.0

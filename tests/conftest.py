@@ -12,8 +12,9 @@ os.environ.setdefault(
 import jax
 import pytest
 
-from pjax import _devices, _trace
-from pjax.primitives import _registry
+from pjax import devices as _devices
+from pjax.graph import read as _trace
+from pjax.rules import registry as _registry
 
 MANY = 6
 """So many cases of a test always run."""

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax import _trace, optim
-from pjax.contraction import Contraction, Convolution, DotGeneral
-from pjax.layout import Evaluator
-from pjax.partition import Partition
-from pjax.primitives import Dot, Target
+from pjax import optim
+from pjax.graph import read as _trace
+from pjax.graph.partition import Partition
+from pjax.graph.wires import Evaluator
+from pjax.rules import Dot, Target
+from pjax.rules.contraction import Contraction, Convolution, DotGeneral
 from pjax.sets import Constrain
 
 CONSTANT = -1

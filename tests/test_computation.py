@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pjax import numpy as pnp
-from pjax.computation import Array, Computation, Parameter, array, as_function, parameter, value_of
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Array, Computation, Parameter, array, as_function, parameter, value_of
 from pjax.errors import InputError
 
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from pjax import contraction
-from pjax.contraction import Convolution, DotGeneral
+from pjax.rules import contraction
+from pjax.rules.contraction import Convolution, DotGeneral
 
 ROWS = (0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)  # NHWC, HWIO, NHWC
 

@@ -7,10 +7,12 @@ import pytest
 from jax import lax
 
 import pjax
-from pjax import _devices, correlation, optim
-from pjax.contraction import Convolution
-from pjax.correlation import Correlation, correlate, pull_kernel
+from pjax import devices as _devices
+from pjax import optim
 from pjax.experiments import models
+from pjax.rules.contraction import Convolution
+from pjax.rules.kernels import convolution as correlation
+from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

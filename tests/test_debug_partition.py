@@ -7,7 +7,8 @@ import pytest
 from graphs import GRAPHS, make
 
 import pjax
-from pjax import _trace, debug, optim
+from pjax import debug, optim
+from pjax.graph import read as _trace
 
 
 def skip(p):

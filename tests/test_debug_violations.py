@@ -7,9 +7,10 @@ import oracle
 import pytest
 
 import pjax
-from pjax import _trace, debug, nn, optim
-from pjax.contraction import Contraction
-from pjax.primitives import Dot
+from pjax import debug, nn, optim
+from pjax.graph import read as _trace
+from pjax.rules import Dot
+from pjax.rules.contraction import Contraction
 
 
 def expected(solver, fn, params, steps):

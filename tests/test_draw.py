@@ -18,11 +18,12 @@ import pytest
 from typer.testing import CliRunner
 
 import pjax
-from pjax import _trace, nn, optim
-from pjax.drawing.place import place
-from pjax.drawing.scene import _label_size, _size, text_width
+from pjax import nn, optim
 from pjax.experiments.cli import app
-from pjax.partition import two_sets
+from pjax.graph import read as _trace
+from pjax.graph.partition import two_sets
+from pjax.tools.drawing.place import place
+from pjax.tools.drawing.scene import _label_size, _size, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 STEPS = 64

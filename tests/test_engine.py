@@ -11,9 +11,9 @@ from graphs import GRAPHS, make
 from oracle import SOLVERS
 
 import pjax
-from pjax import _trace
-from pjax.contraction import Contraction
-from pjax.optim import _solver
+from pjax.graph import read as _trace
+from pjax.optim import solver as _solver
+from pjax.rules.contraction import Contraction
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -13,8 +13,8 @@ import pages
 import pytest
 
 import pjax
-from pjax._register import check_form
-from pjax.primitives import registered
+from pjax.containers.register import check_form
+from pjax.rules import registered
 from pjax.testing import check_registered
 
 PAGE = pages.ROOT / "docs" / "extending.md"
@@ -33,7 +33,7 @@ def rule():
 
 def test_shapes_that_are_none_are_refused():
     with pytest.raises(pjax.InputError, match=r"shapes must list cases.*got 3"):
-        pjax.register_primitive(pjax.primitives.Identity(), 3)
+        pjax.register_primitive(pjax.rules.Identity(), 3)
 
 
 def test_the_code_of_the_page_runs():
@@ -75,7 +75,7 @@ def name_taken(rule):
     class NameTaken(rule):
         name = "identity"
 
-    return NameTaken, "'identity' is taken by pjax.primitives.identity.Identity"
+    return NameTaken, "'identity' is taken by pjax.rules.identity.Identity"
 
 
 def no_projection(rule):
@@ -326,10 +326,10 @@ def test_a_target_is_registered_by_the_same_call():
     ("call", "message"),
     [
         (lambda: pjax.register_primitive(jnp.abs, [[()]]), "expected an instance of pjax.Primitive"),
-        (lambda: pjax.register_primitive(pjax.primitives.Identity(), []), "at least one case"),
+        (lambda: pjax.register_primitive(pjax.rules.Identity(), []), "at least one case"),
         (lambda: pjax.register_primitive(Absolute(), [[()]], labels="words"), "'classes', 'probabilities'"),
         (
-            lambda: pjax.register_primitive(pjax.primitives.Max(), [[(3,)]], equation="cummax"),
+            lambda: pjax.register_primitive(pjax.rules.Max(), [[(3,)]], equation="cummax"),
             "core = 0 can stand for the equation",
         ),
     ],

@@ -12,7 +12,7 @@ import pjax
 from pjax import nn, optim
 from pjax.experiments import models
 from pjax.optim import ExtrapolatedProjections
-from pjax.primitives import Dot
+from pjax.rules import Dot
 
 KEY = jax.random.key(0)
 
@@ -235,7 +235,7 @@ def test_moves_through_rounding_are_those_through_its_dithered_mean(levels):
 @pytest.mark.parametrize("levels", [2, 3, 16])
 def test_the_dithered_mean_of_a_staircase(levels):
     """Against the mean over many dithers."""
-    rule = pjax.primitives.Quantize(levels, scale=1.5)
+    rule = pjax.rules.Quantize(levels, scale=1.5)
     x = np.linspace(-4, 4, 41)
     dither = (np.arange(4000) + 0.5) / 4000 - 0.5
     mean = rule.forward(jnp.asarray(x[:, None] + dither * 3.0 / (levels - 1))).mean(-1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pjax
-from pjax.optim import _solver
+from pjax.optim import solver as _solver
 
 BATCHES = 6
 

@@ -8,8 +8,9 @@ import pytest
 import pjax
 from pjax import optim
 from pjax.experiments import models
-from pjax.optim import _solver
-from pjax.primitives import Max, max, max_kernel
+from pjax.optim import solver as _solver
+from pjax.rules import Max, max
+from pjax.rules.kernels import maximum as max_kernel
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pjax import numpy as pnp
-from pjax.computation import Array, Computation, array, as_function, parameter
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Array, Computation, array, as_function, parameter
 from pjax.errors import InputError
 from pjax.sets import Box, Sphere
 

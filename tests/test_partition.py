@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjax
-from pjax import _trace
-from pjax.partition import cyclic_layers, two_sets
+from pjax.graph import read as _trace
+from pjax.graph.partition import cyclic_layers, two_sets
 
 
 def graph_of(fn, params):

@@ -7,10 +7,10 @@ import pytest
 
 import pjax
 from pjax import optim
-from pjax.edges import space
+from pjax.engines.edges import space
 from pjax.experiments import models
-from pjax.optim import _solver
-from pjax.primitives import max as max_rule
+from pjax.optim import solver as _solver
+from pjax.rules import max as max_rule
 
 
 @pytest.mark.parametrize(

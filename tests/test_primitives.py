@@ -12,7 +12,7 @@ import pytest
 
 import pjax
 from pjax.errors import InputError
-from pjax.primitives import (
+from pjax.rules import (
     Dot,
     Example,
     Identity,
@@ -58,10 +58,10 @@ def test_projection(name):
 
 def test_every_rule_is_registered():
     for module in pkgutil.walk_packages(pjax.__path__, "pjax."):
-        if module.name.startswith(("pjax.primitives", "pjax.losses")):
+        if module.name.startswith(("pjax.rules", "pjax.losses")):
             import_module(module.name)
     rules = [*Primitive.__subclasses__(), *Target.__subclasses__()]
-    mine = {rule for rule in rules if rule.__module__.startswith(("pjax.primitives", "pjax.losses"))}
+    mine = {rule for rule in rules if rule.__module__.startswith(("pjax.rules", "pjax.losses"))}
     assert mine <= {type(example.rule) for example in registered()}
 
 

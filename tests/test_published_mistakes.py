@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pjax.losses import CrossEntropy
-from pjax.primitives import Dot, Quantize, SumRelu
+from pjax.rules import Dot, Quantize, SumRelu
 
 SCALES = [0.1, 1.0, 10.0, 100.0]
 

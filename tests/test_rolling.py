@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import pjax
-from pjax import _trace as tracing
 from pjax import optim
 from pjax.experiments import models
-from pjax.optim._solver import Program
+from pjax.graph import read as tracing
+from pjax.optim.solver import Program
 
 
 def program(fn, params):

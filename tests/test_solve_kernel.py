@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import pjax
-from pjax import optim, problem, solve_kernel
+from pjax import optim
+from pjax.engines import point as problem
 from pjax.experiments import models
-from pjax.optim import _solver
-from pjax.primitives.dot import multiplier, sum_and_difference
+from pjax.optim import solver as _solver
+from pjax.rules.dot import multiplier, sum_and_difference
+from pjax.rules.kernels import multiplier as solve_kernel
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

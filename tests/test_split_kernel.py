@@ -7,13 +7,14 @@ import pytest
 
 import pjax
 from pjax import optim
-from pjax.contraction import DotGeneral
-from pjax.edges import Split, split_kernel
-from pjax.edges.split_kernel import Blocks
+from pjax.engines.edges import Split
+from pjax.engines.edges.combination import Linear
 from pjax.experiments import models
-from pjax.linear import Linear
-from pjax.optim import _solver
-from pjax.primitives.dot import Dot
+from pjax.optim import solver as _solver
+from pjax.rules.contraction import DotGeneral
+from pjax.rules.dot import Dot
+from pjax.rules.kernels import edges as split_kernel
+from pjax.rules.kernels.edges import Blocks
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

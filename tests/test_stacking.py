@@ -9,13 +9,15 @@ import pytest
 from graphs import GRAPHS, make
 
 import pjax
-from pjax import _trace, nn, optim, stacking
-from pjax.contraction import DotGeneral
+from pjax import nn, optim
 from pjax.experiments import models
-from pjax.optim import _solver
-from pjax.partition import two_sets
-from pjax.primitives import SumRelu
-from pjax.stacking import StackedGraph, stacked
+from pjax.graph import read as _trace
+from pjax.graph.partition import two_sets
+from pjax.graph.stack import stacking
+from pjax.graph.stack.stacking import StackedGraph, stacked
+from pjax.optim import solver as _solver
+from pjax.rules import SumRelu
+from pjax.rules.contraction import DotGeneral
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import pjax
-from pjax import _trace, optim
+from pjax import optim
 from pjax.errors import InputError
 from pjax.experiments import models
-from pjax.optim._solver import compiled
+from pjax.graph import read as _trace
+from pjax.optim.solver import compiled
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -8,10 +8,11 @@ from graphs import make
 from typer.testing import CliRunner
 
 import pjax
-from pjax import _trace, nn, optim
-from pjax._profile import _alone
+from pjax import nn, optim
 from pjax.experiments.cli import app
-from pjax.optim._solver import compiled
+from pjax.graph import read as _trace
+from pjax.optim.solver import compiled
+from pjax.tools.profile import _alone
 
 NAMES = ["sparse_conv", "embedding", "rnn_scan"]
 

@@ -12,8 +12,8 @@ import pytest
 from jax import lax
 
 import pjax
-from pjax import _trace
-from pjax.primitives import Identity
+from pjax.graph import read as _trace
+from pjax.rules import Identity
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(3, 4)), jnp.float32)
@@ -562,7 +562,7 @@ def test_scatter_is_refused_or_right():
 
 
 def test_a_jitted_function_that_captures_the_batch_compiles_once():
-    from pjax.optim import _solver
+    from pjax.optim import solver as _solver
 
     optimizer = pjax.optim.AlternatingProjections(steps_per_update=2)
     params = {"w": jnp.full((3, 2), 0.1)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from pjax.errors import InputError
-from pjax.windows import explicit_padding, windows
+from pjax.rules.windows import explicit_padding, windows
 
 
 def brute_force(x, window, strides, padding, dilation, fill):

@@ -12,7 +12,7 @@ import numpy as np
 import pjax
 from pjax.experiments._drawing import FAINT, INK, STYLE
 from pjax.experiments.results import write_atomically
-from pjax.partition import two_sets
+from pjax.graph.partition import two_sets
 from website.links import DOCS
 
 BLUE, ORANGE = "#2b6cb0", "#c05621"
@@ -38,8 +38,8 @@ def projections() -> Any:
     points = rng.uniform(-2, 2, (28, 2)).astype(np.float32)
     x = np.linspace(-2, 2, 801)
     rules: list[tuple[str, Any, Callable[[Any], Any]]] = [
-        ("z = max(x, 0)", pjax.primitives.SumRelu((1,)), lambda v: v[:, None]),
-        ("z = x rounded to whole numbers", pjax.primitives.Quantize(levels=3), lambda v: v),
+        ("z = max(x, 0)", pjax.rules.SumRelu((1,)), lambda v: v[:, None]),
+        ("z = x rounded to whole numbers", pjax.rules.Quantize(levels=3), lambda v: v),
     ]
     for axes, (title, rule, shape) in zip(panels, rules, strict=True):
         curve = np.asarray(rule.forward(jnp.asarray(shape(x), jnp.float32)))
@@ -86,7 +86,7 @@ def paths() -> Any:
 
 def network() -> Any:
     """A network as a graph, in its two sets."""
-    from pjax import _trace
+    from pjax.graph import read as _trace
 
     x, y = jnp.ones((4, 3)), np.array([0, 1, 1, 0])
     params = {"w1": jnp.ones((3, 5)), "b": jnp.zeros(5), "w2": jnp.ones((5, 2))}

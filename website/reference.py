@@ -7,53 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MODULES = (
-    "pjax",
-    "pjax.debug",
-    "pjax.errors",
-    "pjax.losses",
-    "pjax.nn",
-    "pjax.nn.initialisers",
-    "pjax.numpy",
-    "pjax.optim",
-    "pjax.primitives",
-    "pjax.sets",
-    "pjax.testing",
-)
-
-INTERNAL = (
-    "alike",
-    "backward",
-    "check",
-    "computation",
-    "contraction",
-    "correlation",
-    "drawing",
-    "edges",
-    "experiments",
-    "extrapolation",
-    "fan_out",
-    "graph",
-    "layout",
-    "linear",
-    "loop",
-    "partition",
-    "problem",
-    "rolling",
-    "solve_kernel",
-    "stacking",
-    "sweep",
-    "windows",
-)
-"""Modules of pjax that users do not import; what they need of them is a name of `pjax`."""
-
 _ENTRY = re.compile(r"^::: (\S+)$", flags=re.MULTILINE)
+
+
+def modules(folder: Path) -> list[str]:
+    """What users import: pjax, and every package of which a page of a folder documents a name."""
+    found = {"pjax"}
+    for page in folder.rglob("*.md"):
+        for path in _entries(page):
+            name = ".".join(path.split(".")[:2])
+            if name != "pjax" and inspect.ismodule(getattr(importlib.import_module("pjax"), name[5:], None)):
+                found.add(name)
+    return sorted(found)
 
 
 def missing(folder: Path) -> list[str]:
     """The public names that no page of a folder documents, under this or another of their names."""
     documented = {id(_resolve(path)) for page in sorted(folder.rglob("*.md")) for path in _entries(page)}
-    return [name for module in MODULES for name, value in _public(module) if id(value) not in documented]
+    return [
+        name for module in modules(folder) for name, value in _public(module) if id(value) not in documented
+    ]
 
 
 def _entries(page: Path) -> list[str]:

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax import _trace as tracing
 from pjax.debug._nodes import NodeInfo, info
+from pjax.engines.point import Moves, Problem
 from pjax.errors import InputError
-from pjax.graph import Graph, Node
-from pjax.layout import Evaluator, Expr
+from pjax.graph import read as tracing
+from pjax.graph.nodes import Graph, Node
+from pjax.graph.wires import Evaluator, Expr
 from pjax.optim import ExtrapolatedProjections, OptimizerState, Solver
-from pjax.optim._solver import Program
-from pjax.problem import Moves, Problem
+from pjax.optim.solver import Program
 
 
 @dataclasses.dataclass(frozen=True)

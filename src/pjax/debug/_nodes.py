@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from pjax.drawing.names import place_name
-from pjax.graph import Graph, Node
+from pjax.graph.nodes import Graph, Node
+from pjax.tools.drawing.names import place_name
 
 
 @dataclasses.dataclass(frozen=True)

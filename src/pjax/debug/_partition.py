@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
-from pjax import _trace as tracing
-from pjax.check import check_graph
+from pjax.checks import check_graph
 from pjax.debug._nodes import NodeInfo, info
-from pjax.graph import Graph
+from pjax.graph import read as tracing
+from pjax.graph.nodes import Graph
 from pjax.optim import AlternatingProjections, Solver
 
 

@@ -8,8 +8,8 @@ from typing import Any, Self, TextIO
 
 import jax
 
-from pjax._callback import call_when
 from pjax.errors import InputError
+from pjax.optim.callback import call_when
 
 _REDRAWN = 0.1  # seconds between two drawings of the line
 _PRINTED = 5.0  # between two lines, where a line cannot be drawn again

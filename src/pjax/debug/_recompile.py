@@ -10,8 +10,8 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 import jax
 import jax.extend.core as jex
 
-from pjax import _trace as tracing
 from pjax.errors import InputError
+from pjax.graph import read as tracing
 from pjax.optim import Solver
 
 P = ParamSpec("P")

@@ -24,16 +24,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax import _trace as tracing
-from pjax.check import check_finite
-from pjax.contraction import Contraction
+from pjax.checks import check_finite
 from pjax.debug._nodes import NodeInfo, info, table
+from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.graph import Node
+from pjax.graph import read as tracing
+from pjax.graph.nodes import Node
 from pjax.optim import ExtrapolatedProjections, Solver
-from pjax.optim._solver import Program
-from pjax.primitives import Primitive
-from pjax.problem import Problem
+from pjax.optim.solver import Program
+from pjax.rules import Primitive
+from pjax.rules.contraction import Contraction
 
 HOLDS = 1e-6
 """Violations up to this are rounding, in float32."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax import nn
-from pjax import numpy as pnp
+from pjax.containers import numpy as pnp
 from pjax.errors import InputError
 from pjax.experiments.methods import Method, Params, State, check_name, descend, transformation
 from pjax.experiments.models import CNN, MLP

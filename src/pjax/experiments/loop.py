@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax._devices import compiler_options
+from pjax.devices import compiler_options
 from pjax.errors import InputError
 from pjax.experiments import data, methods, models
 from pjax.experiments.config import Config

@@ -6,7 +6,7 @@ from pjax.losses.margin_loss import MarginLoss as MarginLoss
 from pjax.losses.margin_loss import margin_loss as margin_loss
 from pjax.losses.squared_error import SquaredError as SquaredError
 from pjax.losses.squared_error import squared_error as squared_error
-from pjax.primitives import Example, register
+from pjax.rules import Example, register
 
 __all__ = ["CrossEntropy", "MarginLoss", "SquaredError", "cross_entropy", "margin_loss", "squared_error"]
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_probabilities, one_hot
-from pjax.primitives._arithmetic import rows, wide
-from pjax.primitives._primitive import Target, apply
+from pjax.rules.arithmetic import rows, wide
+from pjax.rules.base import Target, apply
 
 
 @dataclasses.dataclass(frozen=True)

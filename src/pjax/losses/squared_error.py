@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from pjax.errors import InputError
 from pjax.losses._labels import check_finite, check_float
-from pjax.primitives._primitive import Target, apply
+from pjax.rules.base import Target, apply
 
 
 @dataclasses.dataclass(frozen=True)

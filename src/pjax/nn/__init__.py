@@ -1,5 +1,8 @@
 """Networks: modules with named parameters, which train by projections and by gradients alike."""
 
+from pjax.containers.numpy import cross_entropy as cross_entropy
+from pjax.containers.numpy import margin_loss as margin_loss
+from pjax.containers.numpy import squared_error as squared_error
 from pjax.nn import initialisers as initialisers
 from pjax.nn._freeze import freeze as freeze
 from pjax.nn._module import Module as Module
@@ -15,6 +18,3 @@ from pjax.nn.pool import MaxPool as MaxPool
 from pjax.nn.quantize import Quantize as Quantize
 from pjax.nn.relu import ReLU as ReLU
 from pjax.nn.rnn import RNN as RNN
-from pjax.numpy import cross_entropy as cross_entropy
-from pjax.numpy import margin_loss as margin_loss
-from pjax.numpy import squared_error as squared_error

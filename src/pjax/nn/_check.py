@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.windows import Padding
+from pjax.rules.windows import Padding
 
 
 def whole(owner: str, name: str, value: Any, least: int = 1) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from pjax._lift import describe
+from pjax.containers.lift import describe
 from pjax.errors import InputError
 from pjax.nn._mismatch import check_parameters
 from pjax.nn._parameter import Parameter, floating

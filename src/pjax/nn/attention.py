@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax import numpy as pnp
-from pjax._lift import lift
-from pjax.computation import Operand
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Operand
+from pjax.containers.lift import lift
 from pjax.errors import InputError
 from pjax.nn._check import check_last_axis, shape_of, whole
 from pjax.nn._module import Module

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pjax import numpy as pnp
-from pjax.computation import Operand
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Operand
 from pjax.errors import InputError
 from pjax.nn._check import shape_of
 from pjax.nn._module import Module

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from pjax import numpy as pnp
-from pjax.computation import Operand
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Operand
 from pjax.nn import initialisers
 from pjax.nn._check import check_image, padding_setting, pair, whole
 from pjax.nn._module import Module
 from pjax.nn._parameter import Initialiser, Parameter
-from pjax.windows import Padding
+from pjax.rules.windows import Padding
 
 
 class Conv2D(Module):

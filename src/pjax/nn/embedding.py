@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax._lift import describe, lift
-from pjax.computation import Computation, Operand
+from pjax.containers.computation import Computation, Operand
+from pjax.containers.lift import describe, lift
 from pjax.errors import InputError
 from pjax.nn import initialisers
 from pjax.nn._check import whole

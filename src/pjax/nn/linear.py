@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from pjax import numpy as pnp
-from pjax.computation import Operand
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Operand
 from pjax.nn import initialisers
 from pjax.nn._check import check_last_axis, whole
 from pjax.nn._module import Module

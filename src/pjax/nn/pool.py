@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pjax import numpy as pnp
-from pjax.computation import Operand
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Operand
 from pjax.nn._check import check_image, padding_setting, pair
 from pjax.nn._module import Module
-from pjax.windows import Padding
+from pjax.rules.windows import Padding
 
 
 class MaxPool(Module):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pjax import numpy as pnp
-from pjax.computation import Operand
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Operand
 from pjax.nn._module import Module
-from pjax.primitives import Quantize as _Quantize
+from pjax.rules import Quantize as _Quantize
 
 
 class Quantize(Module):

@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pjax._lift import lift
-from pjax.computation import Operand
+from pjax.containers.computation import Operand
+from pjax.containers.lift import lift
 from pjax.nn import initialisers
 from pjax.nn._check import check_last_axis, whole
 from pjax.nn._module import Module

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pjax import numpy as pnp
-from pjax.computation import Computation, Operand
+from pjax.containers import numpy as pnp
+from pjax.containers.computation import Computation, Operand
 from pjax.errors import InputError
 from pjax.nn._check import check_last_axis, shape_of, whole
 from pjax.nn._module import Module

@@ -1,8 +1,6 @@
 """Solvers: how to find a point that satisfies all constraints at once."""
 
-from pjax._devices import compiler_options as compiler_options
-from pjax.optim._solver import OptimizerState as OptimizerState
-from pjax.optim._solver import Solver as Solver
+from pjax.devices import compiler_options as compiler_options
 from pjax.optim.alternating_projections import AlternatingProjections as AlternatingProjections
 from pjax.optim.alternating_reflections import AlternatingReflections as AlternatingReflections
 from pjax.optim.cyclic_douglas_rachford import CyclicDouglasRachford as CyclicDouglasRachford
@@ -10,3 +8,5 @@ from pjax.optim.cyclic_projections import CyclicProjections as CyclicProjections
 from pjax.optim.difference_map import DifferenceMap as DifferenceMap
 from pjax.optim.douglas_rachford import DouglasRachford as DouglasRachford
 from pjax.optim.extrapolated_projections import ExtrapolatedProjections as ExtrapolatedProjections
+from pjax.optim.solver import OptimizerState as OptimizerState
+from pjax.optim.solver import Solver as Solver

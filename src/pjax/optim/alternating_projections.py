@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from pjax.edges import EdgeSpace
-from pjax.edges import State as EdgeState
+from pjax.engines.consensus import State, Sweep
+from pjax.engines.edges import EdgeSpace
+from pjax.engines.edges import State as EdgeState
+from pjax.engines.extrapolation import Extrapolation
+from pjax.engines.iteration import EdgeIteration, Iteration
+from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.extrapolation import Extrapolation
-from pjax.optim._iteration import EdgeIteration, Iteration
-from pjax.optim._solver import Solver, check_option
-from pjax.problem import Problem
-from pjax.sweep import State, Sweep
+from pjax.optim.solver import Solver, check_option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class AlternatingProjections(Solver):
     Args:
         extrapolate: ``None``: a node goes to the mean of what its readers ask for, as in the paper;
             ``"tensor"``: beyond it, by a factor for the whole node that is the larger, the fewer of its
-            readers ask for a move at all (see `pjax.extrapolation`); ``"sample"``: by one for each sample,
-            where its first axis is that of the samples. Converges as well where the sets are convex and meet.
-            With an outer optimiser, which chooses the steps of the parameters itself, they are left out.
+            readers ask for a move at all (see `pjax.engines.extrapolation`); ``"sample"``: one for each
+            sample, where its first axis is that of the samples. Converges as well where the sets are convex
+            and meet. With an outer optimiser, which chooses the steps of the parameters itself, they are left out.
     """
 
     name: ClassVar[str] = "AP"

@@ -6,12 +6,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax.edges import EdgeSpace, State, combine
-from pjax.graph import Graph
-from pjax.optim._iteration import EdgeIteration, Iteration, first_projection
-from pjax.optim._solver import Solver
-from pjax.partition import Partition, cyclic_layers
-from pjax.problem import Problem
+from pjax.engines.edges import EdgeSpace, State, combine
+from pjax.engines.iteration import EdgeIteration, Iteration, first_projection
+from pjax.engines.point import Problem
+from pjax.graph.nodes import Graph
+from pjax.graph.partition import Partition, cyclic_layers
+from pjax.optim.solver import Solver
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

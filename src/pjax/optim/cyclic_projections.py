@@ -3,9 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from pjax.graph import Graph
+from pjax.graph.nodes import Graph
+from pjax.graph.partition import Partition, cyclic_layers
 from pjax.optim.alternating_projections import AlternatingProjections
-from pjax.partition import Partition, cyclic_layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

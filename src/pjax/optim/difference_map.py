@@ -7,11 +7,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax.edges import EdgeSpace, State, combine
+from pjax.engines.edges import EdgeSpace, State, combine
+from pjax.engines.iteration import EdgeIteration, Iteration
+from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim._iteration import EdgeIteration, Iteration
 from pjax.optim.douglas_rachford import _Reflecting
-from pjax.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

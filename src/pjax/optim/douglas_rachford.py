@@ -6,11 +6,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax.edges import EdgeSpace, State, combine, histories
+from pjax.engines.edges import EdgeSpace, State, combine, histories
+from pjax.engines.iteration import EdgeIteration, Iteration, first_projection
+from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim._iteration import EdgeIteration, Iteration, first_projection
-from pjax.optim._solver import Solver
-from pjax.problem import Problem
+from pjax.optim.solver import Solver
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax import backward
+from pjax.engines import soft as backward
+from pjax.engines.iteration import Iteration
+from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.graph import Graph
-from pjax.optim._iteration import Iteration
-from pjax.optim._solver import Solver
-from pjax.partition import Partition
-from pjax.problem import Problem
+from pjax.graph.nodes import Graph
+from pjax.graph.partition import Partition
+from pjax.optim.solver import Solver
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class ExtrapolatedProjections(Solver):
     Each step is one sweep: every node is projected once, after all nodes that read it, with a soft weight on
     its output; what its readers ask of it is summed instead of averaged (an extrapolation by their number).
     What the parameters are asked to do, a mean over all losses, is a step that `outer` takes for a gradient.
-    See `pjax.backward` for the formulas.
+    See `pjax.engines.soft` for the formulas.
 
     To first order, with differentiable functions, the moves are damped gradients, so the method learns as
     fast as its outer optimiser does with gradients. It needs no derivatives: only the projections of the

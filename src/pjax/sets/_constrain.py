@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from pjax.errors import InputError
 from pjax.losses._labels import check_finite, check_float
-from pjax.primitives._arithmetic import weight_like, wide
-from pjax.primitives._primitive import Arrays, Primitive, Target, apply
+from pjax.rules.arithmetic import weight_like, wide
+from pjax.rules.base import Arrays, Primitive, Target, apply
 from pjax.sets._set import Set
 
 

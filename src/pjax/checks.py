@@ -1,0 +1,83 @@
+"""Looks at inputs before work begins, so that errors speak of what the user gave."""
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pjax.errors import InputError
+from pjax.graph.nodes import Graph
+
+if TYPE_CHECKING:
+    from pjax.graph.read import Traced
+
+
+def check_graph(graph: Graph) -> None:
+    """Refuse what has no meaning: nothing to compute on."""
+    for node in graph.nodes:
+        for i, wire in enumerate(node.inputs):
+            if not math.prod(wire.shape):
+                raise InputError(
+                    f"input {i} of {node.where()} is empty, shape {wire.shape}: an empty batch has nothing to"
+                    " project. Skip it, or drop the incomplete batch in the data loader"
+                )
+
+
+def check_finite(traced: "Traced", leaves: list[Any]) -> None:
+    """Refuse parameters and constants that hold NaN or infinity. Values inside `jit` are not seen."""
+    for name, leaf in zip(traced.names, leaves, strict=True):
+        bad = _not_finite(leaf)
+        if bad:
+            raise InputError(
+                f"parameter {name!r} has {bad} of {np.size(leaf)} values that are NaN or infinite. Restart"
+                " from parameters that are finite; pjax.optim solvers accept check=False to go on regardless"
+            )
+    for i, constant in enumerate(traced.constants):
+        bad = _not_finite(constant)
+        if bad:
+            raise InputError(
+                f"captured array {i} of shape {np.shape(constant)} has {bad} of {np.size(constant)} values"
+                " that are NaN or infinite: clean the batch. pjax.optim solvers accept check=False to go on"
+                " regardless"
+            )
+
+
+def _not_finite(x: Any) -> int:
+    """How many values are not finite; 0 for what cannot be looked at."""
+    if isinstance(x, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        return 0
+    if isinstance(x, jax.Array) and next(iter(x.devices())).platform != "cpu":
+        return int(_count_not_finite(x))
+    array = np.asarray(x)
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32)
+    # A sum is finite exactly when all values are, short of overflow: one fast pass in the common case.
+    with np.errstate(all="ignore"):
+        if np.isfinite(array.sum()):
+            return 0
+    return int(array.size - np.count_nonzero(np.isfinite(array)))
+
+
+@jax.jit
+def _count_not_finite(x: jax.Array) -> jax.Array:
+    return jnp.sum(~jnp.isfinite(x))
+
+
+def check_mesh(arrays: Iterable[Any]) -> None:
+    """Refuse arrays that are divided over axes of which the program must say how each result is divided."""
+    for x in arrays:
+        sharding = getattr(jax.typeof(x), "sharding", None)
+        if sharding is None or all(part is None for part in sharding.spec):
+            continue
+        explicit = set(getattr(sharding.mesh, "explicit_axes", ()))
+        named = {name for part in sharding.spec for name in (part if isinstance(part, tuple) else (part,))}
+        if explicit & named:
+            axes = ", ".join(repr(name) for name in sorted(explicit & named))
+            raise InputError(
+                f"an array of type {jax.typeof(x)} is divided over the explicit mesh axis {axes}; pjax leaves"
+                " it to the compiler how results are divided: make the mesh with"
+                " jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))"
+            )

@@ -1,0 +1,1 @@
+"""Computations that users build and look at by hand."""

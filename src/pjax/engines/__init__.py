@@ -1,0 +1,1 @@
+"""What moves a state: consensus, edges, soft sweeps."""

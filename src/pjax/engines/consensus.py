@@ -1,0 +1,164 @@
+"""Alternating and cyclic projections without edges.
+
+When a node projects, each of its neighbours has projected since its last turn. So the edges that enter
+it carry its sources' values, in consensus, and of the edges that leave it only the mean matters. Two
+numbers for every scalar of every node are the whole state, exactly:
+
+- `value`, what its readers see;
+- `message`, what it sees: its value plus the mean of the moves that its readers made since.
+
+At the end of a cycle one of the two is enough for most nodes, and always for two sets.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pjax.devices import on_one_device
+from pjax.engines.extrapolation import Extrapolation
+from pjax.engines.point import Moves, Problem, add
+
+
+class State(NamedTuple):
+    """Displacements by node."""
+
+    value: dict[int, jax.Array]
+    message: dict[int, jax.Array]
+    squared: jax.Array
+    """The sum over all nodes of the squared moves of the last cycle."""
+
+
+# In sets of more nodes than this inputs wait as well: that costs a copy, and saves more with each node.
+_MANY = 8
+
+
+def _after(x: jax.Array, last: jax.Array) -> jax.Array:
+    """An array that waits for the moves of the node before, on CPU.
+
+    Nodes of one set are independent, but a few cores do not work on more than one of them at a time: starting
+    them all would only keep all their temporary arrays in memory. Other devices go as they like. The product
+    with zero is not optimised away, since it could be NaN.
+    """
+    return on_one_device(x, last, cpu=lambda x, last: x + last.ravel()[0] * 0, default=lambda x, _: x)
+
+
+def _end(moves: Moves) -> jax.Array:
+    """What the next node waits for: a message, which comes last.
+
+    To wait for one costs a copy of it, so where the messages are much larger than the output, for that.
+    """
+    messages = [m for m in moves.inputs if m is not None]
+    if moves.output is None:
+        return messages[0]
+    return next((m for m in messages if m.size <= 8 * moves.output.size), moves.output)
+
+
+class Sweep:
+    """One cycle through the sets of a partition, again and again."""
+
+    def __init__(
+        self, problem: Problem, *, extrapolation: Extrapolation | None = None, measure: bool = False
+    ) -> None:
+        self._problem = problem
+        self._extrapolation = extrapolation
+        self._measure = measure
+        graph, place = problem.graph, problem.partition.set_of()
+        readers = [[place[r] for r, _ in pairs] for pairs in graph.readers]
+        self._values = [v for v, sets in enumerate(readers) if any(k < place[v] for k in sets)]
+        self._messages = [v for v, sets in enumerate(readers) if any(k > place[v] for k in sets)]
+
+    def start(self) -> State:
+        """All nodes at the forward evaluation."""
+
+        def still(nodes: list[int]) -> dict[int, jax.Array]:
+            shapes = {v: self._problem.graph.nodes[v].shape for v in nodes}
+            return {v: jnp.zeros(shape, self._problem.dtype) for v, shape in shapes.items()}
+
+        return self._kept(still(self._values), still(self._messages), jnp.zeros((), self._problem.dtype))
+
+    def _kept(self, value: dict[int, jax.Array], message: dict[int, jax.Array], squared: jax.Array) -> State:
+        """A state as it is kept: parameters in full, since they add up over all steps."""
+        nodes, narrow = self._problem.graph.nodes, self._problem.narrow
+        value, message = (
+            {v: x if nodes[v].is_parameter else narrow(x) for v, x in d.items()} for d in (value, message)
+        )
+        return State(value, message, squared)
+
+    def step(self, state: State) -> State:
+        """Project onto each set in turn."""
+        problem, state = self._problem.inside(state)
+        state = problem.widen(state)
+        value = dict(state.value)
+        message = {**state.value, **state.message}
+        squared = jnp.zeros((), problem.dtype)
+        last: jax.Array | None = None
+        for nodes in problem.partition.sets:
+            pulled: dict[int, jax.Array] = {}
+            squares: dict[int, jax.Array] = {}
+            for v in nodes:
+                node = problem.graph.nodes[v]
+                if node.is_parameter:
+                    value[v] = message[v]
+                    continue
+                shifts = tuple(problem.push(v, i, value) for i in range(len(node.wires)))
+                goal = message.get(v)
+                if last is not None and goal is not None:
+                    goal = _after(goal, last)
+                    if len(nodes) > _MANY:
+                        shifts = tuple(
+                            s if s is None or s.size > goal.size else _after(s, last) for s in shifts
+                        )
+                moves = problem.project(v, shifts, goal)
+                last = _end(moves)
+                if self._measure:
+                    squared += problem.squared(v, moves)
+                if moves.output is not None:
+                    reached = moves.reach(message[v]) if moves.reach else message[v] + moves.output
+                    value[v] = message[v] = problem.graph.placed(v, reached)
+                for i, total in enumerate(moves.inputs):
+                    add(pulled, problem.pull(v, i, total))
+                    if self._extrapolation and total is not None:
+                        add(squares, self._squares(problem, v, i, moves))
+            for s, total in pulled.items():
+                mean = problem.mean(s, total)
+                if self._extrapolation:
+                    mean = mean * self._extrapolation.factor(problem, s, mean, squares[s])
+                message[s] = message[s] + mean
+        return self._kept(
+            {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}, squared
+        )
+
+    def _squares(self, problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:
+        """For each source of an input, the squared moves of the edges from there."""
+        assert moves.squares is not None and self._extrapolation is not None
+        sources = problem.graph.nodes[v].wires[i].sources
+        if not self._extrapolation.per_sample and len(sources) == 1:
+            return iter([(sources[0], moves.squares(i, True) / problem.scale(v, i) ** 2)])
+        return problem.pull(v, i, moves.squares(i, False), power=2)
+
+    def values(self, state: State) -> dict[int, jax.Array]:
+        """The displacements of all nodes that are read: the means of the edges that leave them."""
+        return self._problem.widen({**state.value, **state.message})
+
+    def parameters(self, state: State) -> dict[int, jax.Array]:
+        """Those of the parameters."""
+        values = self.values(state)
+        return {node.index: values[node.index] for node in self._problem.graph.parameters}
+
+    def agreed(self, state: State, mean: Callable[[jax.Array], jax.Array]) -> State:
+        """The state with its parameters at a mean over groups."""
+        known = {node.index for node in self._problem.graph.parameters}
+        value, message = (
+            {v: mean(x) if v in known else x for v, x in d.items()} for d in (state.value, state.message)
+        )
+        return State(value, message, state.squared)
+
+    def squared(self, state: State) -> jax.Array:
+        """The sum over all nodes of the squared moves of the last step, where measured."""
+        return state.squared
+
+    def neglected(self, state: State) -> jax.Array:  # noqa: ARG002 - one interface for all engines
+        """Nothing is neglected."""
+        return jnp.zeros((), self._problem.dtype)

@@ -1,0 +1,290 @@
+"""The edges of a contraction: what its sources say, plus a short history.
+
+A projected dot product is a combination of its own two inputs, so the edges of all dot products together are
+
+    x_e = b_x + Σ_s (α_s u_x,s + β_s u_y,s),   y_e = b_y + Σ_s (α_s u_y,s + β_s u_x,s)
+
+with node-sized b and u_s, and one number per dot product and term for α and β. In the sum x+y and the
+difference x−y the coefficients c⁺ = α+β and c⁻ = α−β act alone. Each projection adds a term, and
+Douglas-Rachford multiplies the old ones by about λ each time, so they fade. What is beyond the chosen length
+is folded into the oldest term that is kept (its vectors are nearly the same, since networks move slowly), and
+the size of what that neglects is reported. Where x = ±y the answer may be a sphere, and the direction taken
+is not part of the history: that, too, is neglected.
+
+Everything is a displacement from the forward evaluation, except u, which is absolute.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pjax.engines.edges.base import combined, now
+from pjax.engines.edges.combination import Linear
+from pjax.engines.point import Moves, Problem
+from pjax.graph.nodes import Node
+from pjax.rules.contraction import Contraction
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Factored:
+    """The edges of a contraction as the values of its sources and a history, newest term first.
+
+    Constant inputs have no entry in `base` and `past`: they stay at their values, and every past vector
+    is that value too, since all updates of the state are affine combinations.
+    """
+
+    base: tuple[Linear | None, Linear | None]
+    past: tuple[jax.Array | None, jax.Array | None]
+    """The vectors u, stacked."""
+    plus: tuple[Linear, ...]
+    minus: tuple[Linear, ...]
+    """The coefficients c⁺ and c⁻ of each term, of the shape of the output; nothing stands for zero."""
+    pairs: jax.Array
+    """The dot products of u_x,s and u_y,t: shape ``(terms, terms, *out)``."""
+    norms: jax.Array
+    """Likewise of u_x,s and u_x,t, plus those of u_y,s and u_y,t."""
+
+    @classmethod
+    def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Factored":
+        """All edges at their sources' values: no history."""
+        base = tuple(None if s is None else Linear.of(s) for s in shifts)
+        past = tuple(None if s is None else jnp.zeros((0, *s.shape), problem.dtype) for s in shifts)
+        none = jnp.zeros((0, 0, *node.shape), problem.dtype)
+        return cls((base[0], base[1]), (past[0], past[1]), (), (), none, none)
+
+    @property
+    def terms(self) -> int:
+        return len(self.plus)
+
+    def _coefficients(self, problem: Problem, node: Node) -> tuple[list[jax.Array], list[jax.Array]]:
+        zero = jnp.zeros(node.shape, problem.dtype)
+        plus, minus = ([c.value if c.terms else zero for c in cs] for cs in (self.plus, self.minus))
+        return plus, minus
+
+    def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
+        """For each slot of input i, the sum over its edges."""
+        rule, base = node.rule, self.base[i]
+        assert isinstance(rule, Contraction) and base is not None
+        total = base.value * problem.edge_counts[node.index, i]
+        if not self.terms:
+            return total
+        at, fixed = problem.inputs[node.index], problem.fixed(node) is not None
+        plus, minus = self._coefficients(problem, node)
+
+        def term(plus: jax.Array, minus: jax.Array, *u: jax.Array) -> jax.Array:
+            past = dict(zip(moving, u, strict=True))
+            this, partner = past.get(i, at[i]), past.get(1 - i, at[1 - i])
+            pulled = rule.pull(i, partner, (plus - minus) / 2)
+            return pulled if fixed else rule.scatter(i, (plus + minus) / 2) * this + pulled
+
+        moving = [j for j in (0, 1) if self.past[j] is not None]
+        return sum(_each(term, plus, minus, *(self.past[j] for j in moving)), start=total)
+
+    def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Factored", Moves]:
+        """The edges after their contraction projected: one more term."""
+        assert goal is not None
+        v = node.index
+        x, y = now(problem, node, self.base)
+        dx, dy = (None if b is None else b.value for b in self.base)
+        drift = problem.drift(v, dx, dy)
+        if problem.fixed(node) is not None:
+            return self._displaced_fixed(problem, node, goal - drift, (x, y))
+        product = problem.points[v] + drift
+        forward, backward, crossed = self._products(node, x, y, product)
+        norm = jnp.broadcast_to(problem.norm(v, 0, dx) + problem.norm(v, 1, dy), node.shape)
+        aligned = self._aligned(problem, node, x, y)
+        extra_plus, extra_minus = self._extra(problem, node, aligned, crossed)
+        plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
+        minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
+        # The history's share of the product comes with small factors: no cancellation.
+        m = problem.solve(v, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
+        after = Factored(
+            self.base,
+            self._longer((x, y)),
+            (Linear.of(m.grow_plus), *(c + c.value * m.grow_plus if c.terms else c for c in self.plus)),
+            (Linear.of(m.grow_minus), *(c + c.value * m.grow_minus if c.terms else c for c in self.minus)),
+            _bordered(product, forward, backward, self.pairs),
+            _bordered(norm, aligned, aligned, self.norms),
+        )
+        squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus).sum() / 2
+        return after, Moves((None, None), -m.lam / problem.weight(v), squared)
+
+    def _longer(self, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array | None, jax.Array | None]:
+        x, y = (
+            None if u is None else jnp.concatenate([at[None], u])
+            for u, at in zip(self.past, now, strict=True)
+        )
+        return x, y
+
+    def _displaced_fixed(
+        self, problem: Problem, node: Node, residual: jax.Array, now: tuple[jax.Array, jax.Array]
+    ) -> tuple["Factored", Moves]:
+        """With one input fixed every term runs along it, so one term holds the whole history."""
+        v, fixed = node.index, problem.fixed(node)
+        assert fixed is not None
+        norm = problem.norm(v, fixed, None)
+        so_far = sum((c.value for c in self.plus if c.terms), start=jnp.zeros_like(residual))
+        lam = problem.multiplier_fixed(v, fixed, residual - so_far * norm)
+        nothing = jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), problem.dtype)
+        after = Factored(
+            self.base,
+            self._longer(now),
+            (Linear.of(lam), *self.plus),
+            (Linear([(-1.0, lam)]), *self.minus),
+            nothing,
+            nothing,
+        )
+        return after, Moves((None, None), -lam / problem.weight(v), (lam**2 * norm).sum())
+
+    def _products(
+        self, node: Node, x: jax.Array, y: jax.Array, product: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The dot products of (x, past y), those of (past x, y), and their sum, stacked over the terms."""
+        rule = node.rule
+        assert isinstance(rule, Contraction)
+        past_x, past_y = self.past
+        again = jnp.broadcast_to(product, (self.terms, *node.shape))
+        if self.terms and past_x is not None and past_y is not None:
+            # The sum first: often it is all that is used.
+            crossed = jnp.stack(_each(lambda u, v: rule.pairs((x, v), (u, y)), past_x, past_y))
+            backward = jnp.stack(_each(lambda u: rule.pair(u, y), past_x))
+            return crossed - backward, backward, crossed
+        # A constant input is its own past, so those products are known already.
+        forward = self.pairs[0] if self.terms and past_y is not None else again
+        backward = self.pairs[:, 0] if self.terms and past_x is not None else again
+        return forward, backward, forward + backward
+
+    def _aligned(self, problem: Problem, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The products of the inputs with their own past, stacked over the terms."""
+        rule = node.rule
+        assert isinstance(rule, Contraction)
+        total = jnp.zeros((self.terms, *node.shape), problem.dtype)
+        for i, (at, u) in enumerate(zip((x, y), self.past, strict=True)):
+            if u is None:
+                total += problem.norm(node.index, i, None)
+            elif self.terms:
+                parts = _each(lambda u: rule.reduce(i, at * u), u)  # noqa: B023
+                total += jnp.stack(parts)
+        return total
+
+    def _extra(
+        self, problem: Problem, node: Node, aligned: jax.Array, crossed: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the history adds to |x+y|² and |x−y|²."""
+        if not self.terms:
+            zero = jnp.zeros(node.shape, problem.dtype)
+            return zero, zero
+        plus, minus = map(jnp.stack, self._coefficients(problem, node))
+        swapped = self.pairs + self.pairs.swapaxes(0, 1)
+
+        def quadratic(c: jax.Array, sign: int) -> jax.Array:
+            gram = self.norms + sign * swapped
+            return (c * (2 * (aligned + sign * crossed) + (gram * c).sum(1))).sum(0)
+
+        return quadratic(plus, 1), quadratic(minus, -1)
+
+    def squared(self, problem: Problem, node: Node) -> jax.Array:
+        """The sum of the squares of all edges."""
+        rule, at, fixed = node.rule, problem.inputs[node.index], problem.fixed(node)
+        assert isinstance(rule, Contraction)
+        x, y = (
+            problem.zeros(node.index, i) if b is None or not b.terms else b.value
+            for i, b in enumerate(self.base)
+        )
+        if fixed is not None:  # only the other input has moved, and apart from its base along the fixed one
+            along = sum((c.value for c in self.plus if c.terms), start=jnp.zeros(node.shape, problem.dtype))
+            moved, product = (y, rule.pair(at[0], y)) if fixed == 0 else (x, rule.pair(x, at[1]))
+            norm = rule.reduce(1 - fixed, moved * moved)
+            return (norm + along * (2 * product + along * problem.norm(node.index, fixed, None))).sum()
+        past_x, past_y = (
+            jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
+            for i, u in enumerate(self.past)
+        )
+        written = dataclasses.replace(self, past=(past_x, past_y))
+        _, _, crossed = written._products(node, x, y, rule.pair(x, y))
+        aligned = written._aligned(problem, node, x, y)
+        plus, minus = written._extra(problem, node, aligned, crossed)
+        norm = rule.reduce(0, x * x) + rule.reduce(1, y * y)
+        return (jnp.broadcast_to(norm, node.shape) + (plus + minus) / 2).sum()
+
+    @staticmethod
+    def combine(terms: Sequence[tuple[float, "Factored"]]) -> "Factored":
+        """A linear combination. A shorter history is the older part of a longer one."""
+        longest = max((edges for _, edges in terms), key=lambda edges: edges.terms)
+
+        def coefficients(which: Callable[["Factored"], tuple[Linear, ...]]) -> tuple[Linear, ...]:
+            aligned = [
+                (factor, (Linear(()),) * (longest.terms - edges.terms) + which(edges))
+                for factor, edges in terms
+            ]
+            return tuple(
+                Linear.combine((factor, cs[s]) for factor, cs in aligned) for s in range(longest.terms)
+            )
+
+        return dataclasses.replace(
+            longest,
+            base=combined(terms),
+            plus=coefficients(lambda edges: edges.plus),
+            minus=coefficients(lambda edges: edges.minus),
+        )
+
+    def settled(self, history: int) -> tuple["Factored", jax.Array]:
+        """The edges with a history of the given length, and the size of what that neglects."""
+        shape, dtype = self.pairs.shape[2:], self.pairs.dtype
+        base = tuple(None if b is None else b.settled() for b in self.base)
+        if self.terms <= history:
+            more = history - self.terms
+            empty = (Linear.of(jnp.zeros(shape, dtype)),) * more
+
+            def pad(x: jax.Array, axes: int) -> jax.Array:
+                return jnp.pad(x, [(0, more)] * axes + [(0, 0)] * (x.ndim - axes))
+
+            past = tuple(None if u is None else pad(u, 1) for u in self.past)
+            plus, minus = (tuple(c.settled() for c in cs) + empty for cs in (self.plus, self.minus))
+            pairs, norms = pad(self.pairs, 2), pad(self.norms, 2)
+            return Factored((base[0], base[1]), (past[0], past[1]), plus, minus, pairs, norms), jnp.zeros(
+                (), jnp.float32
+            )
+        last = history - 1
+
+        def fold(cs: tuple[Linear, ...]) -> tuple[Linear, ...]:
+            kept = [c.settled() for c in cs[:last]]
+            return (*kept, Linear.combine((1.0, c) for c in cs[last:] if c.terms).settled())
+
+        # How far the vectors that are dropped lie from the one that takes over their share, times that share.
+        # In one array, so that there is one maximum to find.
+        scale = jnp.maximum(self.norms[last, last], jnp.finfo(dtype).tiny)
+        worst = jnp.zeros(shape, dtype)
+        for s in range(history, self.terms):
+            shares = [jnp.abs(c.value) for c in (self.plus[s], self.minus[s]) if c.terms]
+            far = (self.norms[s, s] - 2 * self.norms[last, s] + self.norms[last, last]) / scale
+            for share in shares:  # none where all of it cancelled
+                worst = jnp.maximum(worst, share * jnp.sqrt(jnp.maximum(far, 0)))
+        neglected = jnp.max(worst, initial=0)
+        past = tuple(None if u is None else u[:history] for u in self.past)
+        kept = Factored(
+            (base[0], base[1]),
+            (past[0], past[1]),
+            fold(self.plus),
+            fold(self.minus),
+            self.pairs[:history][:, :history],
+            self.norms[:history][:, :history],
+        )
+        return kept, neglected.astype(jnp.float32)
+
+
+def _bordered(corner: jax.Array, row: jax.Array, column: jax.Array, inner: jax.Array) -> jax.Array:
+    """A table with one more row and column in front; the last axes are carried along."""
+    top = jnp.concatenate([corner[None, None], row[None]], axis=1)
+    return jnp.concatenate([top, jnp.concatenate([column[:, None], inner], axis=1)])
+
+
+def _each(fn: Callable[..., jax.Array], *args: Any) -> list[jax.Array]:
+    """A function of every term of a history; batched where the history is long."""
+    if len(args[0]) > 4:
+        return list(jax.vmap(fn)(*map(jnp.asarray, args)))
+    return [fn(*xs) for xs in zip(*args, strict=True)]

@@ -1,0 +1,273 @@
+"""States of a whole graph, one object per operation, and the projections onto sets of nodes."""
+
+import copy
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from pjax.devices import chooses_orders
+from pjax.engines.edges.combination import Linear
+from pjax.engines.edges.factored import Factored
+from pjax.engines.edges.split import Split
+from pjax.engines.edges.stored import Stored
+from pjax.engines.extrapolation import Extrapolation
+from pjax.engines.point import Problem, add
+from pjax.graph.nodes import Graph, Node
+from pjax.rules.contraction import Contraction, Convolution
+
+Edges: TypeAlias = Stored | Split | Factored
+State: TypeAlias = dict[int, Edges]
+
+
+def combine(*terms: tuple[float, State]) -> State:
+    """A linear combination of states, edge by edge."""
+
+    def one(v: int) -> Edges:
+        kind: Any = type(terms[0][1][v])
+        return kind.combine([(factor, state[v]) for factor, state in terms])
+
+    return {v: one(v) for v in terms[0][1]}
+
+
+# Contractions with at most this many edges per scalar of their inputs and output store them.
+CHEAP = 12
+# The same for a contraction that a target reads: there the history fades slowly.
+CHEAP_AT_TARGET = 64
+
+
+def histories(graph: Graph, length: int | None) -> dict[int, int | None]:
+    """For each contraction, the length of its history; None where storing the edges is cheap."""
+    chosen: dict[int, int | None] = {}
+    for node in graph.nodes:
+        if not isinstance(node.rule, Contraction):
+            continue
+        if length is not None:
+            chosen[node.index] = length
+            continue
+        scalars = math.prod(node.shape) + sum(math.prod(w.shape) for w in node.wires)
+        at_target = any(graph.nodes[r].is_target for r, _ in graph.readers[node.index])
+        bound = CHEAP_AT_TARGET if at_target else CHEAP
+        if isinstance(node.rule, Convolution) and not at_target:
+            bound = 0  # written out, they take all the overlapping windows
+        cheap = node.rule.edges <= bound * scalars
+        chosen[node.index] = None if cheap else 2 if at_target else 1
+    return chosen
+
+
+class Projected(NamedTuple):
+    """A state after the projection onto one set."""
+
+    state: State
+    values: dict[int, jax.Array]
+    squared: jax.Array
+    """The sum over the set's nodes of the squared moves of their edges."""
+
+
+class EdgeSpace:
+    """The edges of a graph, and the projections onto the sets of its partition."""
+
+    def __init__(self, problem: Problem, history: dict[int, int | None] | None = None) -> None:
+        """``history`` is what `histories` returns; without it every edge is stored."""
+        self.problem = problem
+        # With one input fixed a history of one term is exact.
+        self._history = {
+            v: length if problem.fixed(problem.graph.nodes[v]) is None else 1
+            for v, length in (history or {}).items()
+        }
+        self._sets = problem.partition.sets
+        self._place = problem.partition.set_of()
+        nodes = [n.index for n in problem.graph.nodes if self._behind(n.index)]
+        self._kept_inputs = {v: _to_front(problem.inputs[v][0], self._behind(v)) for v in nodes}
+
+    def start(self) -> State:
+        """All edges at the forward evaluation."""
+        graph, problem = self.problem.graph, self.problem
+        state: State = {}
+        for node in graph.nodes:
+            if node.is_parameter:
+                continue
+            shifts = [None if w.constant else problem.zeros(node.index, i) for i, w in enumerate(node.wires)]
+            edges = self._spread(node, shifts)
+            state[node.index] = edges.written(problem, node) if isinstance(edges, Split) else edges
+        return self.settle(state)[0]
+
+    def _spread(self, node: Node, shifts: Sequence[jax.Array | None]) -> Edges:
+        kind: type[Edges] = Stored
+        if node.index in self._history:
+            kind = Split if self._history[node.index] is None else Factored
+        return kind.spread(self.problem, node, shifts)
+
+    def settle(self, state: State) -> tuple[State, jax.Array]:
+        """Cut histories to their length. Returns the largest neglected term, relative, as well."""
+        settled = {v: edges.settled(self._history.get(v) or 0) for v, edges in state.items()}
+        worst = jnp.max(jnp.stack([n for _, n in settled.values()])).astype(self.problem.dtype)
+        return {v: edges for v, (edges, _) in settled.items()}, worst
+
+    # --- In loops ---
+    #
+    # Where a compiler chooses the order in which axes lie in memory, it does not for what a loop keeps: that
+    # lies in the order of its axes. So vectors that come with other axes behind theirs are kept so.
+
+    def kept(self, state: State) -> State:
+        """The state as a loop keeps it."""
+        return {v: self._turned(v, edges, _to_front) for v, edges in state.items()}
+
+    def used(self, kept: State) -> State:
+        """The inverse of `kept`."""
+        return {v: self._turned(v, edges, _to_end) for v, edges in kept.items()}
+
+    def inside(self, kept: State) -> tuple["EdgeSpace", State]:
+        """This space inside a loop, and the state that the loop kept."""
+        if not self._kept_inputs:
+            return self, kept
+        inputs, kept = jax.lax.optimization_barrier((self._kept_inputs, kept))
+        space = copy.copy(self)
+        space.problem = copy.copy(self.problem)
+        space.problem.inputs = {
+            **self.problem.inputs,
+            **{v: (_to_end(x, self._behind(v)),) for v, x in inputs.items()},
+        }
+        return space, self.used(kept)
+
+    def _behind(self, v: int) -> int:
+        """How many axes lie behind those of a node's vectors."""
+        return getattr(self.problem.graph.nodes[v].rule, "behind", 0) if chooses_orders() else 0
+
+    def _turned(self, v: int, edges: Edges, turn: Callable[[jax.Array, int], jax.Array]) -> Edges:
+        behind = self._behind(v)
+        if not behind or not isinstance(edges, Stored):
+            return edges
+        return Stored(tuple(Linear.of(turn(a.value, behind)) for a in edges.arrays))
+
+    def means(self, nodes: Sequence[int], state: State) -> dict[int, jax.Array]:
+        """For each node, the mean of the edges that leave it."""
+        problem = self.problem
+        wanted = set(nodes)
+        totals: dict[int, jax.Array] = {}
+        for r, i in sorted({pair for v in nodes for pair in problem.graph.readers[v]}):
+            parts = problem.pull(r, i, state[r].sums(problem, problem.graph.nodes[r], i))
+            add(totals, ((s, part) for s, part in parts if s in wanted))
+        return {v: problem.mean(v, total) for v, total in totals.items()}
+
+    def project(self, k: int, state: State) -> Projected:
+        """Project onto set k: its operations move their inputs, its nodes overwrite what they send."""
+        problem, graph = self.problem, self.problem.graph
+        new = dict(state)
+        values = self.means(self._sets[k], state)
+        squared = jnp.zeros((), problem.dtype)
+        for v in self._sets[k]:
+            node = graph.nodes[v]
+            if node.is_parameter:
+                continue
+            new[v], moves = state[v].displaced(problem, node, values.get(v))
+            squared += problem.squared(v, moves)
+            if moves.output is not None:
+                values[v] = values[v] + moves.output
+        for node in graph.nodes:
+            if not node.is_parameter and self._place[node.index] != k:
+                new[node.index] = self._overwritten(k, node, new[node.index], values)
+        return Projected(new, values, squared)
+
+    def shifted(self, state: State, moves: dict[int, jax.Array]) -> State:
+        """The state with all edges that leave some nodes moved on."""
+        problem, graph = self.problem, self.problem.graph
+        result = dict(state)
+        for v in {reader for s in moves for reader, _ in graph.readers[s]}:
+            node = graph.nodes[v]
+            sources = {s for wire in node.wires for s in wire.sources}
+            still = {s: jnp.zeros_like(problem.points[s]) for s in sources}
+            shifts = [problem.push(v, i, still | moves) for i in range(len(node.wires))]
+            edges: Any = state[v]
+            result[v] = edges.combine([(1, edges), (1, self._spread(node, shifts))])
+        return self.settle(result)[0]
+
+    def extrapolated(self, k: int, before: State, after: State, extrapolation: Extrapolation) -> State:
+        """The state after the projection onto set k, with the moves of the edges into its nodes extrapolated.
+
+        These edges move on, so that the mean of the edges of each source moves by a factor more. For stored
+        edges.
+        """
+        problem, graph = self.problem, self.problem.graph
+        sums: dict[int, dict[int, jax.Array]] = {0: {}, 1: {}, 2: {}}  # of powers of the moves
+        for v in self._sets[k]:
+            node, old, new = graph.nodes[v], before.get(v), after.get(v)
+            if node.is_parameter:
+                continue
+            assert isinstance(old, Stored) and isinstance(new, Stored)
+            for i in range(len(node.wires)):
+                move = new.arrays[i].value - old.arrays[i].value
+                for power, totals in sums.items():
+                    total = move**power
+                    if isinstance(node.rule, Contraction):
+                        total = node.rule.gather(i, total)
+                    add(totals, problem.pull(v, i, total, power))
+        more: dict[int, jax.Array] = {}
+        for s, total in sums[1].items():
+            mean, count = problem.mean(s, total), jnp.maximum(sums[0][s], 1)
+            grow = extrapolation.factor(problem, s, mean, sums[2][s]) - 1
+            more[s] = grow * mean * problem.counts[s] / count
+        result = dict(after)
+        for v in self._sets[k]:
+            node, edges = graph.nodes[v], after.get(v)
+            if isinstance(edges, Stored):
+                shifts = [problem.push(v, i, more) for i in range(len(node.wires))]
+                result[v] = Stored.combine([(1, edges), (1, Stored.spread(problem, node, shifts))])
+        return result
+
+    def _overwritten(self, k: int, node: Node, edges: Edges, values: dict[int, jax.Array]) -> Edges:
+        """The edges into a node after its sources in set k have projected."""
+        sources = {s for wire in node.wires for s in wire.sources}
+        ours = {s for s in sources if self._place[s] == k}
+        # The constants of a node project with the set after its own.
+        constants = (self._place[node.index] + 1) % len(self._sets) == k
+        problem = self.problem
+        if ours == sources and constants:
+            shifts = [problem.push(node.index, i, values) for i in range(len(node.wires))]
+            return self._spread(node, shifts)
+        if not ours and not constants:
+            return edges
+        assert isinstance(edges, Stored)
+        arrays = []
+        for i, (wire, old) in enumerate(zip(node.wires, edges.arrays, strict=True)):
+            wiring = problem.wirings.get((node.index, i))
+            fixed = jnp.ones(wire.shape, problem.dtype)
+            fresh = jnp.zeros(wire.shape, problem.dtype)
+            mine = jnp.zeros(wire.shape, problem.dtype)
+            if wiring is not None:
+                zeros = {s: jnp.zeros_like(problem.points[s]) for s in wire.sources}
+                fixed = fixed - wiring.push(*(jnp.ones_like(z) for z in zeros.values()))
+                pushed = problem.push(node.index, i, zeros | {s: values[s] for s in ours & zeros.keys()})
+                assert pushed is not None
+                fresh = pushed
+                mine = wiring.push(*(jnp.ones_like(z) if s in ours else z for s, z in zeros.items()))
+            if constants:
+                mine = mine + fixed
+            rule = node.rule
+            if isinstance(rule, Contraction):
+                fresh, mine = rule.expand(i, fresh), rule.expand(i, mine)
+                if constants:  # slots beyond the border of a convolution are constants, too
+                    mine = mine + 1 - rule.expand(i, jnp.ones(wire.shape, problem.dtype))
+            arrays.append(Linear.of(jnp.where(mine > 0.5, fresh, old.value)))
+        return Stored(tuple(arrays))
+
+    def distance(self, first: State, second: State) -> jax.Array:
+        """The squared distance of two states."""
+        apart = combine((1, first), (-1, second))
+        nodes = self.problem.graph.nodes
+        parts = [edges.squared(self.problem, nodes[v]) for v, edges in apart.items()]
+        return functools.reduce(operator.add, parts)
+
+
+def _to_front(x: jax.Array, behind: int) -> jax.Array:
+    """With the last axis before others."""
+    return jnp.moveaxis(x, -1, -1 - behind)
+
+
+def _to_end(x: jax.Array, behind: int) -> jax.Array:
+    """The inverse of `_to_front`."""
+    return jnp.moveaxis(x, -1 - behind, -1)

@@ -1,0 +1,116 @@
+"""What a solver does between two updates: start, step, read off."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from pjax.engines.edges import EdgeSpace, Split, State
+from pjax.graph.nodes import Node
+
+
+class Iteration(Protocol):
+    """A projection method on one problem. The state is a pytree; all methods are pure."""
+
+    def start(self) -> Any:
+        """The state at the forward evaluation."""
+
+    def step(self, state: Any) -> Any:
+        """One step of the method."""
+
+    def values(self, state: Any) -> dict[int, jax.Array]:
+        """How far the consensus of each node that is read has moved: the mean of the edges that leave it."""
+
+    def parameters(self, state: Any) -> dict[int, jax.Array]:
+        """How far each parameter has moved, by node."""
+
+    def agreed(self, state: Any, mean: Callable[[jax.Array], jax.Array]) -> Any:
+        """The state after an exchange between groups: its parameters are moved to their mean."""
+
+    def squared(self, state: Any) -> jax.Array:
+        """The squared violation that the last step saw, summed over edges."""
+
+    def neglected(self, state: Any) -> jax.Array:
+        """The largest term that a history left out so far, relative to what it kept."""
+
+
+class EdgeState(NamedTuple):
+    edges: State
+    squared: jax.Array
+    neglected: jax.Array
+
+
+Advance = Callable[[EdgeSpace, State, bool], tuple[State, jax.Array]]
+"""A step on edges: from a space, a state and whether to measure, to a state and a squared violation."""
+
+Shadow = Callable[[EdgeSpace, State], State]
+"""From a state to the point that the method converges to."""
+
+
+def first_projection(space: EdgeSpace, z: State) -> State:
+    """The shadow of Douglas-Rachford and its relatives: the projection onto the first set."""
+    return space.project(0, z).state
+
+
+class EdgeIteration:
+    """A method that is written as a map on edges."""
+
+    def __init__(
+        self, space: EdgeSpace, advance: Advance, *, shadow: Shadow | None = None, measure: bool = False
+    ) -> None:
+        """``shadow`` leads from the state to the solution, where that is not the state itself."""
+        self._space = space
+        self._advance = advance
+        self._shadow = shadow
+        self._measure = measure
+
+    def start(self) -> EdgeState:
+        zero = jnp.zeros((), self._space.problem.dtype)
+        return EdgeState(self._kept(self._space, self._space.start()), zero, zero)
+
+    def step(self, state: EdgeState) -> EdgeState:
+        space, edges = self._space.inside(self._wide(state))
+        edges, squared = self._advance(space, edges, self._measure)
+        edges, neglected = space.settle(edges)
+        return EdgeState(self._kept(space, edges), squared, jnp.maximum(state.neglected, neglected))
+
+    @staticmethod
+    def _kept(space: EdgeSpace, edges: State) -> State:
+        return space.problem.narrow(space.kept(edges))
+
+    def _wide(self, state: EdgeState) -> State:
+        """The edges to compute with: all but those arrays that are read as they are kept."""
+        wide = self._space.problem.widen(state.edges)
+        return {
+            v: dataclasses.replace(edges, rest=kept.rest)
+            if isinstance(edges, Split) and isinstance(kept := state.edges[v], Split)
+            else edges
+            for v, edges in wide.items()
+        }
+
+    def _used(self, state: EdgeState) -> State:
+        return self._space.used(self._wide(state))
+
+    def values(self, state: EdgeState) -> dict[int, jax.Array]:
+        return self._means(state, lambda node: not node.is_target)
+
+    def parameters(self, state: EdgeState) -> dict[int, jax.Array]:
+        return self._means(state, lambda node: node.is_parameter)
+
+    def _means(self, state: EdgeState, wanted: Callable[[Node], bool]) -> dict[int, jax.Array]:
+        edges = self._used(state)
+        edges = edges if self._shadow is None else self._shadow(self._space, edges)
+        return self._space.means([n.index for n in self._space.problem.graph.nodes if wanted(n)], edges)
+
+    def agreed(self, state: EdgeState, mean: Callable[[jax.Array], jax.Array]) -> EdgeState:
+        apart = {v: mean(move) - move for v, move in self.parameters(state).items()}
+        moved = self._space.shifted(self._used(state), apart)
+        return state._replace(edges=self._kept(self._space, moved))
+
+    def squared(self, state: EdgeState) -> jax.Array:
+        return state.squared
+
+    def neglected(self, state: EdgeState) -> jax.Array:
+        return state.neglected

@@ -1,0 +1,80 @@
+"""How many edges there are, and how many leave each number: counted without running anything."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from pjax.graph.nodes import Graph, Node
+from pjax.graph.wires import UNIFORM, Evaluator, Wiring
+from pjax.rules.contraction import Contraction
+
+
+def entering(node: Node, i: int) -> int:
+    """The number of edges of an input; labels have none."""
+    if i >= len(node.wires):
+        return 0
+    return node.rule.edges if isinstance(node.rule, Contraction) else math.prod(node.inputs[i].shape)
+
+
+def each(node: Node, i: int) -> int | np.ndarray:
+    """How many edges enter each slot of an input; an array need not have all axes in full."""
+    return node.rule.count(i) if isinstance(node.rule, Contraction) else 1
+
+
+def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, Any]:
+    """For each source of an input, the number of edges from each of its numbers to there.
+
+    One number where it is the same for all; an array need not have all axes in full.
+
+    Args:
+        graph: that of the node.
+        node: the reader.
+        i: which of its inputs.
+        known: knows the constants, which may say what is read.
+    """
+    if i >= len(node.wires) or node.inputs[i].constant:
+        return {}
+    wire = node.inputs[i]
+    avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
+    counts = Wiring(wire, avals, known).counts(each(node, i))
+    return dict(zip(wire.sources, counts, strict=True))
+
+
+def of_constant(node: Node, i: int) -> Any:
+    """The number of edges from each number of a constant to an input; None where more than that is read.
+
+    One number where it is the same for all; an array need not have all axes in full.
+    """
+    slots = each(node, i)
+    expr = whole = node.inputs[i].expr
+    while expr.call is not None and expr.call.name in UNIFORM and len(expr.call.args) == 1:
+        expr = expr.call.args[0]
+    if expr.constant is None or not expr.size or whole.size % expr.size:
+        return None
+    times = whole.size // expr.size
+    return slots * times if isinstance(slots, int) else slots if times == 1 else None
+
+
+def least_and_most(count: Any, *, read: bool = False) -> tuple[int, int]:
+    """Of counts; with `read`, of those that are not zero.
+
+    >>> least_and_most(3), least_and_most(np.array([[0.0, 1.0, 4.0]])), least_and_most([0, 1, 4], read=True)
+    ((3, 3), (0, 4), (1, 4))
+    """
+    array = np.asarray(count)
+    if read and array.max() > 0:
+        array = array[array > 0]
+    return round(float(array.min())), round(float(array.max()))
+
+
+def total(count: Any, shape: tuple[int, ...]) -> int:
+    """Of counts for all numbers of an array.
+
+    >>> total(3, (2, 2)), total(np.array([[1.0, 4.0]]), (3, 2))
+    (12, 15)
+    """
+    array = np.asarray(count, np.float64)
+    return round(float(array.sum()) * math.prod(shape) / array.size)

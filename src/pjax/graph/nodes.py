@@ -1,0 +1,127 @@
+"""The computation graph: parameters, operations and targets, joined by wires."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from pjax.graph.wires import Evaluator, Expr, Wire, node_output
+from pjax.rules import Primitive, Target
+from pjax.rules.contraction import Contraction
+from pjax.rules.scan import Loop
+
+Rule: TypeAlias = Primitive | Contraction | Target | Loop
+"""What a node computes; parameters have none."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node:
+    """A parameter, an operation or a target.
+
+    The inputs of an operation are in the vector form of its rule; those of a target are the
+    predictions and the labels; a parameter has none.
+    """
+
+    index: int
+    name: str
+    rule: Rule | None
+    inputs: tuple[Wire, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+    line: str = ""
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.rule is None
+
+    @property
+    def is_target(self) -> bool:
+        return isinstance(self.rule, Target)
+
+    @property
+    def op(self) -> str:
+        return "parameter" if self.rule is None else self.rule.name
+
+    @property
+    def output(self) -> Expr:
+        return node_output(self.index, self.shape, self.dtype, after=self.is_target)
+
+    @property
+    def wires(self) -> tuple[Wire, ...]:
+        """The inputs that have edges: all but a target's labels."""
+        return self.inputs[:1] if self.is_target else self.inputs
+
+    def where(self) -> str:
+        """The node's name and the user's line, for error messages."""
+        return f"{self.name!r} ({self.op})" + (f" at {self.line}" if self.line else "")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes in topological order, and how the function's outputs follow from them."""
+
+    nodes: tuple[Node, ...]
+    leaves: tuple[int | None, ...]
+    """For each leaf of the parameters, its node; None where the function does not use it."""
+    outputs: tuple[Expr, ...]
+
+    @functools.cached_property
+    def dtype(self) -> Any:
+        """The type in which displacements are carried: at least float32."""
+        return jnp.result_type(jnp.float32, *(n.dtype for n in self.nodes))
+
+    @functools.cached_property
+    def readers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each node, the (reader, input) pairs that read it."""
+        readers: list[list[tuple[int, int]]] = [[] for _ in self.nodes]
+        for node in self.nodes:
+            for i, wire in enumerate(node.wires):
+                for source in wire.sources:
+                    readers[source].append((node.index, i))
+        return tuple(map(tuple, readers))
+
+    @functools.cached_property
+    def neighbours(self) -> tuple[frozenset[int], ...]:
+        """For each node, the nodes with which it shares an edge."""
+        near: list[set[int]] = [set() for _ in self.nodes]
+        for node in self.nodes:
+            for wire in node.wires:
+                for source in wire.sources:
+                    near[source].add(node.index)
+                    near[node.index].add(source)
+        return tuple(map(frozenset, near))
+
+    @property
+    def parameters(self) -> tuple[Node, ...]:
+        return tuple(n for n in self.nodes if n.is_parameter)
+
+    @property
+    def targets(self) -> tuple[Node, ...]:
+        return tuple(n for n in self.nodes if n.is_target)
+
+    def evaluator(self, constants: Sequence[Any], leaves: Sequence[Any]) -> tuple[Evaluator, dict[int, Any]]:
+        """Evaluate every node. Returns an evaluator of expressions, and the values by node."""
+        values: dict[int, Any] = {
+            node: leaf for node, leaf in zip(self.leaves, leaves, strict=True) if node is not None
+        }
+        evaluate = Evaluator(constants, values)
+        for node in self.nodes:
+            if node.rule is not None:
+                values[node.index] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
+        return evaluate, values
+
+    def placed(self, v: int, x: jax.Array) -> jax.Array:  # noqa: ARG002 - of stacks, see `stacking`
+        """A value of a node, divided among devices as it should be."""
+        return x
+
+    def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
+        """What was found for parameters by node, for each leaf; None where the function does not use it."""
+        return [None if v is None else moves[v] for v in self.leaves]
+
+    def loss(self, evaluate: Evaluator) -> jax.Array:
+        """The mean of everything that the function returns."""
+        parts = [jnp.asarray(evaluate(expr)).astype(self.dtype) for expr in self.outputs]
+        return sum((p.sum() for p in parts), start=jnp.zeros((), self.dtype)) / sum(p.size for p in parts)

@@ -1,0 +1,1 @@
+"""Equal nodes that project together, as one."""

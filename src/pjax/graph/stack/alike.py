@@ -1,0 +1,141 @@
+"""Expressions that are the same, and those that are alike: the same but for what stands at their leaves."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pjax.graph import wires as layout
+from pjax.graph.wires import Call, Expr
+
+
+def places(members: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
+    """For each node, its stack and its place there, given the nodes of each stack.
+
+    >>> places([[3], [0, 2]])
+    {3: (0, 0), 0: (1, 0), 2: (1, 1)}
+    """
+    return {node: (u, p) for u, unit in enumerate(members) for p, node in enumerate(unit)}
+
+
+class Signatures:
+    """Numbers for expressions: the same number for the same value."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._known: dict[int, int] = {}
+        self._keep: list[Expr] = []
+
+    def __call__(self, root: Expr) -> int:
+        if id(root) in self._known:
+            return self._known[id(root)]
+        for expr in layout.walk(root):
+            if id(expr) not in self._known:
+                self._keep.append(expr)  # an id is one's own only while one lives
+                self._known[id(expr)] = self._numbers.setdefault(self._key(expr), len(self._numbers))
+        return self._known[id(root)]
+
+    def _key(self, expr: Expr) -> Any:
+        if expr.node is not None:
+            return ("node", expr.node)
+        if expr.constant is not None:
+            return ("constant", expr.constant)
+        if expr.call is None:
+            value = expr.literal
+            if isinstance(value, jax.core.Tracer) or np.size(value) > 16:
+                return ("literal", id(value))
+            array = np.asarray(value)
+            return ("literal", array.shape, str(array.dtype), array.tobytes())
+        call = expr.call
+        key = ("unknown", id(call)) if call.key is None else call.key
+        return ("call", key, expr.index, tuple(self._known[id(arg)] for arg in call.args))
+
+
+class Skeletons:
+    """What expressions do, apart from which constants and which members of stacks they read."""
+
+    def __init__(self, members: Sequence[Sequence[int]]) -> None:
+        """``members`` are the nodes of each stack; a stack may have one."""
+        self.places = places(members)
+        self._single = [len(unit) == 1 for unit in members]
+        self._found: dict[int, tuple[Any, tuple[Expr, ...]]] = {}
+        self._keep: list[Expr] = []
+
+    def single(self, node: int) -> bool:
+        """Whether a node is not a member of a stack."""
+        return self._single[self.places[node][0]]
+
+    def __call__(self, root: Expr) -> tuple[Any, tuple[Expr, ...]]:
+        """The form of an expression, and the constants and members of stacks at its leaves."""
+        if id(root) in self._found:
+            return self._found[id(root)]
+        for expr in layout.walk(root):
+            if id(expr) not in self._found:
+                self._keep.append(expr)
+                self._found[id(expr)] = self._look(expr)
+        return self._found[id(root)]
+
+    def _look(self, expr: Expr) -> tuple[Any, tuple[Expr, ...]]:
+        if not expr.depends:
+            return ("constant", expr.shape, expr.dtype), (expr,)
+        if expr.node is not None:
+            unit, _ = self.places[expr.node]
+            return (("node", unit), ()) if self.single(expr.node) else (("stack", unit), (expr,))
+        assert expr.call is not None
+        below = [self._found[id(arg)] for arg in expr.call.args]
+        key = ("unknown", id(expr.call)) if expr.call.key is None else expr.call.key
+        return (key, expr.index, tuple(form for form, _ in below)), tuple(e for _, es in below for e in es)
+
+
+# --- Many expressions as one ---
+
+
+def together(exprs: Sequence[Expr], signature: Signatures) -> tuple[Expr, bool]:
+    """Expressions without parameters as one, and whether it has a new first axis (not if all are the same).
+
+    In few operations where they are alike: entries of one array that follow each other are a part of it.
+    """
+    first = exprs[0]
+    if len({signature(expr) for expr in exprs}) == 1:
+        return first, False
+    calls = [expr.call for expr in exprs if expr.call is not None and expr.index == first.index]
+    keys = [call.key for call in calls]
+    if len(calls) == len(exprs) and keys[0] is not None:
+        args = list(zip(*(call.args for call in calls), strict=False))
+        if len(set(keys)) == 1 and all(len({(a.shape, a.dtype) for a in arg}) == 1 for arg in args):
+            return mapped(exprs, [together(arg, signature) for arg in args]), True
+        if keys[0][0] == "index" and len({signature(array) for array in args[0]}) == 1:
+            whole, (_, start, axis) = args[0][0], keys[0]
+            if keys == [("index", start + t, axis) for t in range(len(keys))]:
+                return neighbours(whole, start, len(keys), whole.shape[axis], axis), True
+    return layout.stack(*exprs), True
+
+
+def mapped(exprs: Sequence[Expr], built: Sequence[tuple[Expr, bool]]) -> Expr:
+    """Calls of one function as one, given each of their arguments, some of them along a new first axis."""
+    first = exprs[0]
+    assert first.call is not None
+    axes = tuple(0 if batched else None for _, batched in built)
+    fn = functools.partial(_vmapped, first.call.fn, axes)
+    args = tuple(expr for expr, _ in built)
+    call = Call(first.call.name, fn, args, first.call.data, ("map", axes, first.call.key))
+    shape = (len(exprs), *first.shape)
+    return Expr(shape, first.dtype, first.line, first.depends, first.after, call, first.index)
+
+
+def _vmapped(fn: Callable[..., Sequence[Any]], axes: tuple[int | None, ...], *args: Any) -> Sequence[Any]:
+    return jax.vmap(lambda *xs: tuple(fn(*xs)), in_axes=axes)(*args)
+
+
+def neighbours(expr: Expr, start: int, length: int, total: int, axis: int) -> Expr:
+    """Some entries along an axis that follow each other, along the first axis."""
+    if length < total:
+        fn = functools.partial(lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
+        expr = layout.apply("slice", fn, expr, key=("slice", start, length, axis))
+    if axis:
+        expr = layout.apply("transpose", lambda x: jnp.moveaxis(x, axis, 0), expr, key=("front", axis))
+    return expr

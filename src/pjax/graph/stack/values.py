@@ -1,0 +1,323 @@
+"""The values of a stacked graph.
+
+A stack whose members do not read each other is evaluated at once. Stacks that read each other, such as the
+time steps of a recurrent network or the layers of a deep one, are evaluated one step after the other: where
+the steps are alike by a scan, so that the program does not grow with their number, else member by member.
+"""
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pjax.graph.stack.alike import Signatures, Skeletons, together
+from pjax.graph.wires import Evaluator, Expr, node_output
+
+if TYPE_CHECKING:
+    from pjax.graph.stack.stacking import StackedGraph
+
+FEWEST = 4
+"""Steps for which a scan is worth it."""
+
+
+def evaluate(
+    graph: "StackedGraph", constants: Sequence[Any], leaves: Sequence[Any]
+) -> tuple[Evaluator, dict[int, Any]]:
+    """An evaluator of expressions of the stacked graph, and the values by node."""
+    values: dict[int, Any] = {}
+    evaluator = Evaluator(constants, values)
+    skeletons = Skeletons(graph.members)
+    members = _Members(graph, values, skeletons.places)
+    given = dict(zip(graph.original.leaves, leaves, strict=True))
+    for v, unit in enumerate(graph.members):
+        if unit[0] in given:
+            values[v] = _together([given[node] for node in unit], graph.axes[v])
+    for units in _order(graph):
+        node = graph.nodes[units[0]]
+        if len(units) == 1 and not any(node.index in wire.sources for wire in node.inputs):
+            if node.rule is not None:
+                values[node.index] = node.rule.forward(*(evaluator(wire.expr) for wire in node.inputs))
+        else:
+            chain = _Chain(graph, units, skeletons)
+            values.update(chain.values(constants, members))
+    return evaluator, values
+
+
+def _together(values: Sequence[Any], axis: int) -> Any:
+    return values[0] if len(values) == 1 else jnp.stack(values, axis)
+
+
+def _order(graph: "StackedGraph") -> Iterator[tuple[int, ...]]:
+    """The stacks, each after all that it reads; those that read each other together."""
+    reads = {node.index: {s for wire in node.inputs for s in wire.sources} for node in graph.nodes}
+    readers: dict[int, list[int]] = {v: [] for v in reads}
+    for v, sources in reads.items():
+        for source in sources:
+            readers[source].append(v)
+    waits = {v: len(sources) for v, sources in reads.items()}
+    ready = [v for v, number in waits.items() if number == 0]
+    left = dict.fromkeys(reads)
+    while left:
+        units = (ready.pop(),) if ready else _circle(left, reads)
+        yield units
+        for v in units:
+            del left[v]
+        for w in (w for v in units for w in readers[v] if w in left):
+            waits[w] -= 1
+            if waits[w] == 0:
+                ready.append(w)
+
+
+def _circle(left: Iterable[int], reads: Mapping[int, set[int]]) -> tuple[int, ...]:
+    """Stacks that read each other, and no others that are left."""
+    open_ = set(left)
+
+    def below(v: int) -> set[int]:
+        seen: set[int] = set()
+        ahead = [v]
+        while ahead:
+            for source in reads[ahead.pop()] & open_ - seen:
+                seen.add(source)
+                ahead.append(source)
+        return seen
+
+    # Walk down until nothing below is lower: what is reached from there reaches back.
+    v = next(iter(left))
+    lowest = below(v)
+    while True:
+        lower = next((found for w in lowest if len(found := below(w)) < len(lowest)), None)
+        if lower is None:
+            return tuple(sorted(lowest))
+        lowest = lower
+
+
+class _Members(Mapping[int, Any]):
+    """Values of the nodes of the original graph: of single ones, and as members of stacks."""
+
+    def __init__(
+        self,
+        graph: "StackedGraph",
+        values: Mapping[int, Any],
+        places: Mapping[int, tuple[int, int]],
+        own: Mapping[int, Any] = {},
+    ) -> None:
+        self._graph = graph
+        self._values = values
+        self._places = places
+        self._own = own
+
+    def with_own(self, own: Mapping[int, Any]) -> "_Members":
+        """The same, with further nodes that have a value."""
+        return _Members(self._graph, self._values, self._places, own)
+
+    def slice(self, start: int, length: int) -> jax.Array:
+        """The values of some neighbours in a stack, along the first axis."""
+        v, p = self._places[start]
+        axis = self._graph.axes[v]
+        return jnp.moveaxis(lax.slice_in_dim(self._values[v], p, p + length, axis=axis), axis, 0)
+
+    def __getitem__(self, node: int) -> Any:
+        if node in self._own:
+            return self._own[node]
+        v, p = self._places[node]
+        if len(self._graph.members[v]) == 1:
+            return self._values[v]
+        return lax.index_in_dim(self._values[v], p, self._graph.axes[v], keepdims=False)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """What a step of the scan reads in place of a leaf of its expressions."""
+
+    unit: int | None = None
+    back: int = 0
+    """A stack of the chain, of this step or of the one before."""
+    over: tuple[Expr, ...] = ()
+    """Or a constant, or a member of another stack, for every step."""
+
+
+class _Chain:
+    """Stacks that read each other."""
+
+    def __init__(self, graph: "StackedGraph", units: Sequence[int], skeletons: Skeletons) -> None:
+        self._graph = graph
+        self._units = units
+        self._skeletons = skeletons
+        self._signature = Signatures()
+        self._nodes = sorted(node for u in units for node in graph.members[u])
+        anchors = max((graph.members[u] for u in units), key=len)
+        self._step = {node: bisect.bisect_right(anchors, node) - 1 for node in self._nodes}
+        self._steps: dict[int, list[int]] = {}
+        for node in self._nodes:
+            self._steps.setdefault(self._step[node], []).append(node)
+
+    def values(self, constants: Sequence[Any], members: _Members) -> dict[int, Any]:
+        """The values of the stacks."""
+        own: dict[int, Any] = {}
+        alone = Evaluator(constants, members.with_own(own))
+        first, last, leaves = self._alike()
+        scanned: dict[int, Any] = {}
+        for step, nodes in sorted(self._steps.items()):
+            if step == first and last - first >= FEWEST:
+                scanned = self._scan(first, last, leaves, constants, alone, members, own)
+            if scanned and first <= step < last:
+                continue
+            for v in nodes:
+                node = self._graph.original.nodes[v]
+                assert node.rule is not None
+                for source in {
+                    s for wire in node.inputs for s in wire.sources
+                } & self._step.keys() - own.keys():
+                    own[source] = scanned[self._unit(source)][self._step[source] - first]
+                own[v] = node.rule.forward(*(alone(wire.expr) for wire in node.inputs))
+        return {u: self._stack(u, own, scanned, first) for u in self._units}
+
+    def _stack(self, u: int, own: Mapping[int, Any], scanned: Mapping[int, Any], first: int) -> Any:
+        nodes, axis = self._graph.members[u], self._graph.axes[u]
+        if u not in scanned:
+            return _together([own[node] for node in nodes], axis)
+        inside = scanned[u]
+        before = [own[node][None] for node in nodes if self._step[node] < first]
+        after = [own[node][None] for node in nodes if self._step[node] >= first + len(inside)]
+        return jnp.moveaxis(jnp.concatenate([*before, inside, *after]), 0, axis)
+
+    # --- Which steps are alike ---
+
+    def _alike(self) -> tuple[int, int, list[list[tuple[_Leaf, ...]]]]:
+        """The longest run of alike steps, from and to, and what the nodes of such a step read."""
+        best: tuple[int, int, list[list[tuple[_Leaf, ...]]]] = (0, 0, [])
+        start = min(self._steps)
+        while start in self._steps:
+            end = start + 1
+            while end in self._steps and self._same(end - 1, end):
+                end += 1
+            if end - start > best[1] - best[0] and (leaves := self._leaves(start, end)) is not None:
+                best = (start, end, leaves)
+            start = end
+        return best
+
+    def _same(self, step: int, following: int) -> bool:
+        one, other = self._steps[step], self._steps[following]
+        if [self._unit(v) for v in one] != [self._unit(v) for v in other]:
+            return False
+        if len({self._unit(v) for v in one}) != len(one):
+            return False
+        return all(
+            self._skeletons(a.expr)[0] == self._skeletons(b.expr)[0]
+            for v, w in zip(one, other, strict=True)
+            for a, b in zip(
+                self._graph.original.nodes[v].inputs, self._graph.original.nodes[w].inputs, strict=True
+            )
+        )
+
+    def _leaves(self, start: int, end: int) -> list[list[tuple[_Leaf, ...]]] | None:
+        """For every node of a step and each of its inputs, what its leaves are; None where that varies."""
+        found = []
+        for column in zip(*(self._steps[step] for step in range(start, end)), strict=True):
+            inputs = zip(*(self._graph.original.nodes[v].inputs for v in column), strict=True)
+            of_node = []
+            for wires in inputs:
+                slots = zip(*(self._skeletons(wire.expr)[1] for wire in wires), strict=True)
+                leaves = tuple(self._leaf(slot, start) for slot in slots)
+                if None in leaves:
+                    return None
+                of_node.append(tuple(leaf for leaf in leaves if leaf is not None))
+            found.append(of_node)
+        return found
+
+    def _leaf(self, slot: Sequence[Expr], start: int) -> _Leaf | None:
+        nodes = [leaf.node for leaf in slot if leaf.node is not None]
+        if not nodes:
+            return _Leaf(over=tuple(slot))
+        unit = self._unit(nodes[0])
+        if unit in self._units:
+            backs = {start + i - self._step[node] for i, node in enumerate(nodes)}
+            return _Leaf(unit, backs.pop()) if backs in ({0}, {1}) else None
+        places = [self._skeletons.places[node][1] for node in nodes]
+        moves = {b - a for a, b in itertools.pairwise(places)}
+        return _Leaf(over=tuple(slot)) if moves in ({0}, {1}) else None
+
+    def _unit(self, node: int) -> int:
+        return self._skeletons.places[node][0]
+
+    # --- The scan ---
+
+    def _scan(
+        self,
+        first: int,
+        last: int,
+        leaves: list[list[tuple[_Leaf, ...]]],
+        constants: Sequence[Any],
+        alone: Evaluator,
+        members: _Members,
+        own: Mapping[int, Any],
+    ) -> dict[int, Any]:
+        """The values of the steps from first to last, by stack."""
+        nodes = self._steps[first]
+        fixed: dict[int, Any] = {}  # by placeholder
+        sliced: dict[int, Any] = {}
+        running: dict[tuple[int, int], int] = {}
+        exprs = []
+        names = iter(range(len(self._graph.original.nodes), 2**62))
+
+        def placeholder(leaf: _Leaf, at: Expr) -> Expr:
+            if leaf.unit is not None:
+                name = running.setdefault((leaf.unit, leaf.back), next(names))
+            else:
+                name = next(names)
+                if at.node is not None and leaf.over[0].node != leaf.over[-1].node:
+                    sliced[name] = members.slice(at.node, last - first)
+                elif at.node is None and len({self._signature(expr) for expr in leaf.over}) > 1:
+                    sliced[name] = alone(together(leaf.over, self._signature)[0])
+                else:
+                    fixed[name] = alone(at)
+            return node_output(name, at.shape, at.dtype)
+
+        for v, of_node in zip(nodes, leaves, strict=True):
+            found_exprs = []
+            for wire, of_wire in zip(self._graph.original.nodes[v].inputs, of_node, strict=True):
+                slots = zip(of_wire, self._skeletons(wire.expr)[1], strict=True)
+                new = iter([placeholder(leaf, at) for leaf, at in slots])
+                found_exprs.append(_rewritten(wire.expr, new, self._skeletons.single))
+            exprs.append(found_exprs)
+        carried = [unit for unit, back in running if back == 1]
+
+        def step(before: dict[int, Any], slices: dict[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+            now: dict[int, Any] = {}
+            known = {**fixed, **slices, **{running[unit, 1]: before[unit] for unit in carried}}
+            for v, inputs in zip(nodes, exprs, strict=True):
+                rule, unit = self._graph.original.nodes[v].rule, self._unit(v)
+                assert rule is not None
+                evaluator = Evaluator(constants, members.with_own(known))
+                now[unit] = rule.forward(*(evaluator(expr) for expr in inputs))
+                if (unit, 0) in running:
+                    known[running[unit, 0]] = now[unit]
+            return {unit: now[unit] for unit in carried}, now
+
+        start = {}
+        for unit in carried:
+            (v,) = (v for v in self._graph.members[unit] if self._step[v] == first - 1)
+            start[unit] = own[v]
+        _, found = lax.scan(step, start, sliced, length=last - first)
+        return dict(found)
+
+
+def _rewritten(expr: Expr, leaves: Iterator[Expr], single: Callable[[int], bool]) -> Expr:
+    """The expression with its leaves, in the order of its skeleton, replaced."""
+    if not expr.depends or (expr.node is not None and not single(expr.node)):
+        return next(leaves)
+    if expr.call is None:
+        return expr
+    args = tuple(_rewritten(arg, leaves, single) for arg in expr.call.args)
+    return dataclasses.replace(expr, call=dataclasses.replace(expr.call, args=args))

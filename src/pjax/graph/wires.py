@@ -1,0 +1,407 @@
+"""Layouts: the wires between nodes.
+
+A layout only moves numbers: each slot of its result copies one scalar of a source, or holds a constant.
+So it is linear with entries 0 and 1 (plus a constant part), and JAX can transpose it. No inverse is ever
+written by hand: the consensus of a node over everything that reads it is ``sum Lᵀ(v) / sum Lᵀ(1)``.
+
+An `Expr` is a lazily evaluated value: a constant, the output of a node, or an equation applied to such.
+A `Wire` is an expression that one input of a node reads, seen as a function of the nodes behind it.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pjax.devices import end_kernel
+
+# Layout equations, with the positions of the operands that carry values. The others (indices,
+# predicates) steer the movement and must be constant. `None`: every operand carries values.
+LAYOUTS: dict[str, tuple[int, ...] | None] = {
+    "broadcast_in_dim": (0,),
+    "concatenate": None,
+    "convert_element_type": (0,),
+    "copy": (0,),
+    "copy_p": (0,),
+    "device_put": None,
+    "dynamic_slice": (0,),
+    "dynamic_update_slice": (0, 1),
+    "expand_dims": (0,),
+    "gather": (0,),
+    "name": (0,),
+    "optimization_barrier": None,
+    "pad": (0, 1),
+    "reduce_precision": (0,),
+    "reshape": (0,),
+    "rev": (0,),
+    "select_n": (1, 2, 3, 4, 5, 6, 7, 8),
+    "sharding_constraint": (0,),
+    "slice": (0,),
+    "split": (0,),
+    "squeeze": (0,),
+    "stack": None,
+    "stop_gradient": (0,),
+    "tile": (0,),
+    "transpose": (0,),
+}
+
+# Layouts in which every source scalar is read equally often.
+UNIFORM = frozenset(
+    {
+        "broadcast_in_dim",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "device_put",
+        "expand_dims",
+        "name",
+        "reduce_precision",
+        "reshape",
+        "rev",
+        "sharding_constraint",
+        "squeeze",
+        "stop_gradient",
+        "transpose",
+        "vector",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """A function applied to expressions; an expression picks one of its results."""
+
+    name: str
+    fn: Callable[..., Sequence[Any]]
+    args: tuple["Expr", ...]
+    data: frozenset[int]
+    """Positions of the arguments that carry values."""
+    key: Any = None
+    """The same for calls that do the same; None where that is not known."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expr:
+    """A value known only at run time. Exactly one of `call`, `node`, `constant`, `literal` is set."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    line: str = ""
+    depends: bool = False
+    """Whether it depends on a parameter."""
+    after: bool = False
+    """Whether it is computed from a loss."""
+    call: Call | None = None
+    index: int = 0
+    node: int | None = None
+    constant: int | None = None
+    literal: Any = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def node_output(node: int, shape: tuple[int, ...], dtype: Any, *, after: bool = False) -> Expr:
+    """The output of a node, as an expression."""
+    return Expr(shape, dtype, depends=True, after=after, node=node)
+
+
+def literal(value: Any) -> Expr:
+    """A constant written in the program."""
+    return Expr(jnp.shape(value), jnp.result_type(value), literal=value)
+
+
+def apply(
+    name: str,
+    fn: Callable[..., Any],
+    *args: Expr,
+    line: str = "",
+    key: Any = None,
+    shape: tuple[int, ...] | None = None,
+) -> Expr:
+    """A function of one result applied to expressions, all of which carry values.
+
+    Args:
+        name: of the layout.
+        fn: the function.
+        args: what it is applied to.
+        line: the user's.
+        key: the same for functions that do the same.
+        shape: of the result, if that is known, and its type the argument's. To find it takes time.
+    """
+    if shape is not None:
+        out = jax.ShapeDtypeStruct(shape, args[0].dtype)
+    else:
+        out = _result(fn, key, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
+    call = Call(name, lambda *xs: (fn(*xs),), args, frozenset(range(len(args))), key)
+    depends, after = any(a.depends for a in args), any(a.after for a in args)
+    return Expr(out.shape, out.dtype, line, depends, after, call)
+
+
+_RESULTS: dict[Any, jax.ShapeDtypeStruct] = {}
+_MOST_RESULTS = 4096
+
+
+def _result(fn: Callable[..., Any], key: Any, args: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
+    """The shape and type of what a function returns, found once for all that do the same: it takes time."""
+    if key is None:
+        return jax.eval_shape(fn, *args)
+    known = (key, *((a.shape, a.dtype) for a in args))
+    if known not in _RESULTS:
+        if len(_RESULTS) >= _MOST_RESULTS:
+            _RESULTS.clear()
+        _RESULTS[known] = jax.eval_shape(fn, *args)
+    return _RESULTS[known]
+
+
+STACK = ("stack",)
+"""The key of `stack`."""
+
+
+def stack(*args: Expr) -> Expr:
+    """Expressions along a new first axis."""
+    return apply("concatenate", lambda *xs: jnp.stack(xs), *args, key=STACK)
+
+
+def index(expr: Expr, place: int, axis: int = 0) -> Expr:
+    """One entry along an axis."""
+    fn = functools.partial(lax.index_in_dim, index=place, axis=axis, keepdims=False)
+    shape = expr.shape[:axis] + expr.shape[axis + 1 :]
+    return apply("slice", fn, expr, key=("index", place, axis), shape=shape)
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every expression below the roots, arguments first, each once."""
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        expr, ready = stack.pop()
+        if id(expr) in seen:
+            continue
+        if ready or expr.call is None:
+            seen.add(id(expr))
+            yield expr
+        else:
+            stack.append((expr, True))
+            stack.extend((arg, False) for arg in reversed(expr.call.args))
+
+
+def nodes_of(expr: Expr) -> tuple[int, ...]:
+    """The nodes that an expression reads, in order."""
+    if expr.call is None:
+        return () if expr.node is None else (expr.node,)
+    return tuple(sorted({e.node for e in walk(expr) if e.node is not None}))
+
+
+def substitute(expr: Expr, nodes: Mapping[int, Expr]) -> Expr:
+    """The expression with the outputs of some nodes replaced by other expressions."""
+    if expr.call is None:
+        return expr if expr.node is None else nodes.get(expr.node, expr)
+    new: dict[int, Expr] = {}
+    calls: dict[int, Call] = {}
+    for e in walk(expr):
+        if e.node is not None and e.node in nodes:
+            new[id(e)] = nodes[e.node]
+        elif e.call is not None and any(new[id(a)] is not a for a in e.call.args):
+            if id(e.call) not in calls:
+                args = tuple(new[id(a)] for a in e.call.args)
+                calls[id(e.call)] = dataclasses.replace(e.call, args=args)
+            new[id(e)] = dataclasses.replace(e, call=calls[id(e.call)])
+        else:
+            new[id(e)] = e
+    return new[id(expr)]
+
+
+class Evaluator:
+    """Evaluates expressions, each once, on given constants and node outputs.
+
+    With ``known``, another evaluator that has met them, constants are taken from there.
+
+    With ``linear``, a floating type, it evaluates the linear part in that type: constants that carry
+    values count as zero, and casts are left out, since displacements keep the type they are carried in.
+    """
+
+    def __init__(
+        self,
+        constants: Sequence[Any],
+        nodes: Mapping[int, Any],
+        *,
+        linear: Any = None,
+        known: "Evaluator | None" = None,
+    ) -> None:
+        self._constants = constants
+        self._nodes = nodes
+        self._linear = linear
+        self._known = self if known is None else known
+        self._memo: dict[int, Any] = {}
+        self._keep: list[Any] = []  # ids stay valid only while the objects live
+
+    def __call__(self, root: Expr) -> Any:
+        for expr in walk(root):
+            if id(expr) in self._memo or (self._linear is not None and not expr.depends):
+                continue
+            self._keep.append(expr)
+            self._memo[id(expr)] = self._evaluate(expr)
+        return self._memo[id(root)]
+
+    def _evaluate(self, expr: Expr) -> Any:
+        if self._known is not self and not expr.depends:
+            return self._known._memo[id(expr)]
+        if expr.node is not None:
+            value = self._nodes[expr.node]
+            # Products of bfloat16 come in float32, which the layouts behind them do not expect.
+            return value if self._linear is not None else jnp.asarray(value, expr.dtype)
+        if expr.constant is not None:
+            return self._constants[expr.constant]
+        if expr.call is None:
+            return jnp.asarray(expr.literal, expr.dtype)  # a number of JAX's own types is no array
+        call = expr.call
+        key = id(call)
+        if key not in self._memo:
+            self._keep.append(call)
+            args = [self._argument(call, i) for i in range(len(call.args))]
+            cast = self._linear is not None and call.name in ("convert_element_type", "reduce_precision")
+            self._memo[key] = args if cast else call.fn(*args)
+        return self._memo[key][expr.index]
+
+    def _argument(self, call: Call, i: int) -> Any:
+        arg = call.args[i]
+        if self._linear is None:
+            return self._memo[id(arg)]
+        if i not in call.data:  # an index or a predicate: the same in both readings
+            return self._known(arg)
+        if arg.depends:
+            return self._memo[id(arg)]
+        return jnp.zeros(arg.shape, self._linear)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wire:
+    """One input of a node: a layout of the nodes and constants that it reads."""
+
+    expr: Expr
+    sources: tuple[int, ...]
+
+    @classmethod
+    def of(cls, expr: Expr) -> "Wire":
+        return cls(expr, nodes_of(expr))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.expr.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.expr.dtype
+
+    @property
+    def constant(self) -> bool:
+        return not self.sources
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The names of the layouts on the way, for people to read."""
+        return tuple(e.call.name for e in walk(self.expr) if e.call is not None and e.depends)
+
+    @property
+    def steered(self) -> set[int]:
+        """The sources whose numbers move to places that are computed: by indices or predicates."""
+        found: set[int] = set()
+        for e in walk(self.expr):
+            if e.call is not None and e.depends and set(range(len(e.call.args))) - e.call.data:
+                found.update(nodes_of(e))
+        return found
+
+    def fan_out(self) -> int | None:
+        """How often each scalar of the only source is read, where that is one number for all."""
+        expr, sources = self.expr, self.sources
+        if len(sources) != 1:
+            return None
+        while expr.node is None:
+            assert expr.call is not None
+            if expr.call.name not in UNIFORM or len(expr.call.args) != 1:
+                return None
+            source = expr.call.args[0]
+            if not source.size or expr.size % source.size:
+                return None
+            expr = source
+        return self.expr.size // max(expr.size, 1)
+
+
+def condensed(x: np.ndarray) -> int | np.ndarray:
+    """An array of counts as a positive number, or without axes along which it does not change.
+
+    >>> condensed(np.array([[3.0, 3.0], [2.0, 2.0]])).tolist(), condensed(np.full((4, 4), 2.0))
+    ([[3.0], [2.0]], 2)
+    """
+    for axis in range(x.ndim):
+        first = x.take([0], axis)
+        if (x == first).all():
+            x = first
+    return int(x.reshape(())) if x.size == 1 and x.min() > 0 else x
+
+
+class _Zeros:
+    """Knows nothing, and says so."""
+
+    def __call__(self, expr: Expr) -> Any:
+        return jnp.zeros(expr.shape, expr.dtype)
+
+
+class Wiring:
+    """A wire at run time: its linear part, forwards and backwards."""
+
+    def __init__(self, wire: Wire, avals: Sequence[jax.ShapeDtypeStruct], known: Evaluator) -> None:
+        """``avals`` are the outputs of ``wire.sources``, in the type of the displacements."""
+        self.wire = wire
+
+        self._linear = functools.partial(self._evaluated, known=known)
+        self._avals = avals
+        self._transpose = jax.linear_transpose(self._linear, *avals) if avals else None
+        self._plain = wire.expr.node is not None
+
+    def _evaluated(self, *values: Any, known: Any) -> Any:
+        nodes = dict(zip(self.wire.sources, values, strict=True))
+        return Evaluator((), nodes, linear=self._avals[0].dtype, known=known)(self.wire.expr)
+
+    def push(self, *values: jax.Array) -> jax.Array:
+        """Displacements of the sources, as the reader sees them."""
+        return values[0] if self._plain else self._linear(*values)
+
+    def pull(self, value: jax.Array) -> tuple[jax.Array, ...]:
+        """Sums, for every scalar of every source, over the slots that read it."""
+        if self._plain:
+            return (value,)
+        assert self._transpose is not None
+        if sum(math.prod(aval.shape) for aval in self._avals) < value.size:
+            value = end_kernel(value)
+        return tuple(self._transpose(value))
+
+    def counts(self, edges: int | np.ndarray = 1) -> tuple[Any, ...]:
+        """How many edges leave each scalar of each source, given how many enter each slot.
+
+        Numbers where they are the same for all, else arrays: of NumPy, without axes along which they are the
+        same, where they follow from the program alone.
+        """
+        uniform = self.wire.fan_out()
+        if uniform is not None and isinstance(edges, int):
+            return (edges * uniform,)
+        entering = np.broadcast_to(np.asarray(edges, self._avals[0].dtype), self.wire.shape)
+        steered = self.wire.steered
+        with jax.ensure_compile_time_eval():  # any index will do: where they count, the result is not used
+            linear = functools.partial(self._evaluated, known=_Zeros())
+            found = jax.jit(jax.linear_transpose(linear, *self._avals))(entering)
+            fixed = [condensed(np.asarray(x)) for x in found]
+        if not steered:
+            return tuple(fixed)
+        moved = self.pull(jnp.asarray(entering))
+        return tuple(
+            m if s in steered else f for s, m, f in zip(self.wire.sources, moved, fixed, strict=True)
+        )

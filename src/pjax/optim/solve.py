@@ -1,0 +1,180 @@
+"""Solve a feasibility problem: step until all constraints hold, and say whether they do."""
+
+import enum
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.checks import check_finite
+from pjax.errors import InputError, PjaxError
+from pjax.graph import read as tracing
+from pjax.optim.callback import call_when
+from pjax.optim.solver import Solver, compiled
+
+P = TypeVar("P")
+
+
+class Status(enum.IntEnum):
+    """How a solve ended."""
+
+    CONVERGED = 0
+    MAX_STEPS = 1
+    NOT_FINITE = 2
+
+    @property
+    def message(self) -> str:
+        """What it means and what to do."""
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Status.CONVERGED: "all constraints hold to the tolerance",
+    Status.MAX_STEPS: (
+        "the constraints do not hold to the tolerance after max_steps steps. If the violation was still"
+        " falling, allow more steps; if it was level, the problem may have no solution, or the method be"
+        " caught: try DouglasRachford or DifferenceMap, or another start. pjax.debug.violations shows which"
+        " constraints do not hold"
+    ),
+    Status.NOT_FINITE: (
+        "the iteration left the finite numbers. Look at the scale of the data and of the parameters, and try"
+        " AlternatingProjections, which cannot overshoot. pjax.debug.locate_nan finds where it did"
+    ),
+}
+
+
+class NotConvergedError(PjaxError, RuntimeError):
+    """Raised by ``solve(…, throw=True)`` when the constraints do not hold."""
+
+
+class Solution(NamedTuple, Generic[P]):
+    """What `solve` found. All fields are arrays, so it can be returned from `jit` and `vmap`."""
+
+    params: P
+    """The parameters; for Douglas-Rachford and its relatives those of the shadow sequence."""
+    status: jax.Array
+    """A `Status`, as a number."""
+    steps: jax.Array
+    """How many steps were made."""
+    violations: jax.Array
+    """After each step, the root mean square over all edges of what the projections moved them by (for
+    Douglas-Rachford: of the gap between its two projections); NaN for steps that were not made."""
+    loss: jax.Array
+    """The mean loss of the parameters that were given."""
+    neglected: jax.Array
+    """The largest term that a history left out, relative to what it kept; 0 where all is exact."""
+    path: P | None
+    """With ``record=True``, the parameters after each step, stacked; else None."""
+
+    @property
+    def converged(self) -> jax.Array:
+        return self.status == Status.CONVERGED
+
+    @property
+    def message(self) -> str:
+        """The status in words, with advice. Needs concrete values, so not inside `jit`."""
+        return Status(int(self.status)).message
+
+
+def solve(
+    fn: Callable[[P], Any],
+    params: P,
+    solver: Solver,
+    *,
+    max_steps: int = 1000,
+    tolerance: float = 1e-6,
+    callback: Callable[[Any, Any], None] | None = None,
+    every: int | None = None,
+    record: bool = False,
+    throw: bool = False,
+) -> Solution[P]:
+    """Find parameters for which every constraint of a function holds.
+
+    Args:
+        fn: an ordinary JAX function of the parameters whose outputs are targets, such as
+            `pjax.squared_error` (equality) or `pjax.margin_loss` (inequalities).
+        params: any pytree of floating-point arrays, the start.
+        solver: a method of `pjax.optim`; its `steps_per_update` is not used.
+        max_steps: when to give up.
+        tolerance: stop when the violation (see `Solution.violations`) is at most this.
+        callback: called with the step's number and its violation, also inside `jit`; `pjax.debug.progress`
+            makes one that shows them.
+        every: after how many steps to call it; by default after each, or as a meter says itself. It is called
+            after the last step, too.
+        record: whether to keep the parameters of each step in `Solution.path`.
+        throw: raise `NotConvergedError` unless it converged. Not inside `jit`.
+    """
+    every = getattr(callback, "every", 1) if every is None else every
+    for name, value in (("max_steps", max_steps), ("every", every)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if not isinstance(tolerance, jax.core.Tracer) and not tolerance >= 0:
+        raise InputError(f"tolerance must be at least 0, got {tolerance!r}")
+    traced = tracing.read(fn, params)
+    leaves, treedef = jax.tree.flatten(params)
+    if solver.check:
+        check_finite(traced, leaves)
+    program = compiled(solver, traced)
+    dtype = program.partition.graph.dtype
+    limit = jnp.asarray(tolerance, dtype)
+
+    @jax.jit
+    def run(
+        leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
+    ) -> Solution[Any]:
+        problem = program.problem(leaves, constants)
+        iteration = solver.iteration(problem, measure=True)
+        edges = max(problem.edges, 1)
+
+        def now(state: Any) -> list[Any]:
+            return program.moved(leaves, iteration.parameters(state))
+
+        def more(carry: Any) -> jax.Array:
+            _, k, violation, _, _ = carry
+            return (k < max_steps) & (violation > limit) & jnp.isfinite(violation)
+
+        def step(carry: Any) -> Any:
+            state, k, _, violations, path = carry
+            state = iteration.step(state)
+            violation = jnp.sqrt(jnp.maximum(iteration.squared(state), 0) / edges)
+            if listener is not None:
+                due = (k + 1) % every == 0
+                call_when(due, program.listeners.tell, listener, k + 1, violation, always=every == 1)
+            if record:
+                path = [p.at[k].set(x) for p, x in zip(path, now(state), strict=True)]
+            return state, k + 1, violation, violations.at[k].set(violation), path
+
+        path = [jnp.full((max_steps, *jnp.shape(x)), jnp.nan, jnp.result_type(x)) for x in leaves]
+        start = (
+            iteration.start(),
+            jnp.zeros((), jnp.int32),
+            jnp.asarray(jnp.finfo(dtype).max, dtype),
+            jnp.full(max_steps, jnp.nan, dtype),
+            path if record else [],
+        )
+        state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
+        if listener is not None and every > 1:
+            call_when(k % every != 0, program.listeners.tell, listener, k, violation)
+        status = jnp.where(
+            jnp.isfinite(violation),
+            jnp.where(violation <= limit, Status.CONVERGED, Status.MAX_STEPS),
+            Status.NOT_FINITE,
+        ).astype(jnp.int32)
+        neglected = iteration.neglected(state)
+        return Solution(now(state), status, k, violations, problem.loss, neglected, path if record else None)
+
+    key = (max_steps, callback is None, every, record)
+    run = program.solves.setdefault(key, run)
+    listener = None if callback is None else jnp.asarray(program.listeners.number(callback), jnp.int32)
+    solution = run(leaves, traced.constants, limit, listener)
+    solution = solution._replace(
+        params=jax.tree.unflatten(treedef, solution.params),
+        path=None if solution.path is None else jax.tree.unflatten(treedef, solution.path),
+    )
+    if throw and not bool(solution.converged):
+        last = solution.violations[int(solution.steps) - 1]
+        raise NotConvergedError(
+            f"violation {float(last):.3g} after {int(solution.steps)} steps: {solution.message}"
+        )
+    return solution

@@ -1,0 +1,478 @@
+"""What all solvers share: options, the compiled update, its cache."""
+
+import abc
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+
+from pjax.checks import check_finite, check_graph, check_mesh
+from pjax.engines.iteration import Iteration
+from pjax.engines.point import Problem
+from pjax.errors import InputError
+from pjax.graph import read as tracing
+from pjax.graph import wires as layout
+from pjax.graph.nodes import Graph
+from pjax.graph.partition import Partition, two_sets
+from pjax.graph.stack.stacking import stacked
+from pjax.optim.callback import Listeners
+
+P = TypeVar("P")
+
+
+class OptimizerState(NamedTuple):
+    """What an optimiser carries from update to update."""
+
+    updates: jax.Array
+    """How many updates were made."""
+    neglected: jax.Array
+    """The largest term that a history left out so far, relative to what it kept; 0 where all is exact."""
+    outer: Any = ()
+    """The state of the outer optimiser, if there is one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Solver(abc.ABC):
+    """A projection method. Frozen hyperparameters; all state is passed in and out.
+
+    Args:
+        steps_per_update: how many steps `update` makes on one batch.
+        consensus: ``"exact"`` weights a node's output by the number of edges that leave it, which is the
+            projection onto its consensus set; ``"paper"`` weights it by one, as the paper's experiments.
+        edges: ``"implicit"`` keeps node-sized arrays; ``"explicit"`` stores every edge (the definition).
+        constants: ``"nodes"``, as in the paper: a product may move its copy of a constant, which is then
+            set back. ``"fixed"``: it may not, so that a product with a constant is a linear constraint.
+        metric: ``"unit"``, all edges count alike, as in the paper; ``"balanced"``: a product of x and y is
+            projected in the variables s x and y / s in which its two factors have the same typical length
+            (s² = |y| / |x|, one number for all dot products of a matmul or convolution, of the point where
+            the update starts). Otherwise the longer factor makes the shorter one move, and what is asked of
+            a layer goes into its weights and hardly back to the layer below.
+        stack: whether equal nodes that project together, such as layers or time steps, run as one batched
+            operation. The result is the same. Not done where each node has numbers of its own: with another
+            metric than ``"unit"``, and with extrapolation. Or a `jax.sharding.NamedSharding` over one axis of
+            a mesh: the members of each stack are divided over it, so that layers or time steps live on
+            different devices, which all work at once.
+        accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
+            add up what they ask of the parameters in every step: less memory, the same result. For
+            `AlternatingProjections` and `ExtrapolatedProjections`.
+        groups: into how many groups the ``batch`` of `update` is divided that work apart, each on a device of
+            its own where the batch is divided among so many. For `sync_every` steps they hear nothing of each
+            other; then their parameters are averaged, and they go on from there. Alternating projections that
+            do so in every step are those of the whole batch.
+        sync_every: how many steps these are; a divisor of `steps_per_update`.
+        state_dtype: ``"bfloat16"`` keeps displacements in that type from step to step, but those of
+            parameters, which add up; sums are taken in float32 all the same. Half the memory for them, and
+            two to three digits: enough to train a network, not to solve for more digits than that.
+        check: whether to look for values that are not finite before each update outside `jit`.
+        outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
+            a gradient, and its updates are applied instead; its state is part of the optimiser's.
+    """
+
+    name: ClassVar[str]
+    keeps_loops: ClassVar[bool] = False
+    """Whether a scan is one node; otherwise its steps are nodes of their own."""
+    accumulates: ClassVar[bool] = False
+    """Whether it can go through a batch in parts."""
+    adds: ClassVar[bool] = False
+    """Whether what is asked of a node is the sum over its readers, so that parts may have nodes in common."""
+
+    steps_per_update: int = 50
+    consensus: Literal["paper", "exact"] = "paper"
+    edges: Literal["implicit", "explicit"] = "implicit"
+    constants: Literal["nodes", "fixed"] = "nodes"
+    metric: Literal["unit", "balanced"] = "unit"
+    stack: bool | NamedSharding = True
+    accumulate: int = 1
+    groups: int = 1
+    sync_every: int = 1
+    state_dtype: Any = None
+    check: bool = True
+    outer: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps_per_update", "accumulate", "groups", "sync_every"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.accumulate > 1 and not self.accumulates:
+            raise InputError(
+                f"{type(self).__name__} cannot go through a batch in parts; accumulate must be 1"
+            )
+        if self.accumulate > 1 and self.groups > 1:
+            raise InputError(
+                "a batch is divided into groups, or gone through in parts (accumulate); not both"
+            )
+        if self.steps_per_update % self.sync_every:
+            raise InputError(
+                f"sync_every must divide steps_per_update={self.steps_per_update}, got {self.sync_every}"
+            )
+        check_option("consensus", self.consensus, ("paper", "exact"))
+        check_option("edges", self.edges, ("implicit", "explicit"))
+        check_option("constants", self.constants, ("nodes", "fixed"))
+        check_option("metric", self.metric, ("unit", "balanced"))
+        if self.state_dtype is not None:
+            check_option("state_dtype", _name(self.state_dtype), (None, "bfloat16"))
+            object.__setattr__(self, "state_dtype", jnp.dtype("bfloat16"))
+        if not isinstance(self.stack, bool | NamedSharding):
+            raise InputError(f"stack must be True, False or a jax.sharding.NamedSharding, got {self.stack!r}")
+        if isinstance(self.stack, NamedSharding) and (len(self.stack.spec) != 1 or None in self.stack.spec):
+            raise InputError(
+                "stack must be divided along one axis, as by NamedSharding(mesh, PartitionSpec('layers'));"
+                f" got {self.stack.spec}"
+            )
+        if self.outer is not None and not (hasattr(self.outer, "init") and hasattr(self.outer, "update")):
+            raise InputError(
+                "outer must be an optax.GradientTransformation, such as optax.adam(1e-3); got "
+                f"{self.outer!r:.200}"
+            )
+
+    # --- What a method defines ---
+
+    @abc.abstractmethod
+    def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
+        """The method on a problem. With ``measure``, steps also compute the violation they see."""
+
+    def partition(self, graph: Graph) -> Partition:
+        """Which nodes project together."""
+        return two_sets(graph)
+
+    def moves(
+        self, problem: Problem, mean: Callable[[jax.Array], jax.Array] | None = None
+    ) -> tuple[dict[int, jax.Array], jax.Array]:
+        """How far the parameters move in one round, by node, and the largest neglected term.
+
+        Args:
+            problem: of the whole batch, or of one group.
+            mean: over the groups, which is taken of the parameters after every `sync_every` steps but the
+                last ones.
+        """
+        iteration = self.iteration(problem)
+
+        def steps(state: Any, number: int) -> Any:
+            return jax.lax.fori_loop(0, number, lambda _, s: iteration.step(s), state)
+
+        state, number = iteration.start(), self.steps_per_update
+        if mean is not None:
+            number = self.sync_every
+            times = self.steps_per_update // number - 1
+            state = jax.lax.fori_loop(0, times, lambda _, s: iteration.agreed(steps(s, number), mean), state)
+        state = steps(state, number)
+        return iteration.parameters(state), iteration.neglected(state)
+
+    def moves_in_parts(
+        self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
+    ) -> tuple[dict[int, jax.Array], jax.Array]:
+        """How far the parameters move in one round on a batch in parts, and the mean loss.
+
+        This is the mean over the parts: right for methods that add up what is asked of a parameter.
+
+        Args:
+            make: a problem from the constants of a part.
+            constants: of all parts, stacked.
+            parameters: the nodes of the parameters.
+        """
+
+        def part(totals: Any, constants: Any) -> tuple[Any, jax.Array]:
+            problem = make(constants)
+            moves, _ = self.moves(problem)
+            return {v: totals[v] + moves[v] for v in parameters}, problem.loss
+
+        shapes = jax.eval_shape(lambda c: self.moves(make(c))[0], jax.tree.map(lambda c: c[0], constants))
+        nothing = {v: jnp.zeros(shapes[v].shape, shapes[v].dtype) for v in parameters}
+        totals, losses = jax.lax.scan(part, nothing, constants)
+        return {v: total / len(losses) for v, total in totals.items()}, jnp.mean(losses)
+
+    @property
+    def stacks(self) -> bool:
+        """Whether equal nodes are stacked."""
+        return bool(self.stack) and self.metric == "unit"
+
+    @property
+    def _parts(self) -> int:
+        return max(self.accumulate, self.groups)
+
+    @property
+    def rounds(self) -> int:
+        """How often an update evaluates the network anew, projects, and moves the parameters."""
+        return 1
+
+    # --- What users call ---
+
+    def init(self, params: Any) -> OptimizerState:
+        """The state before the first update."""
+        tracing.check_parameters(params)
+        outer = () if self.outer is None else self.outer.init(params)
+        return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32), outer)
+
+    @overload
+    def update(self, fn: Callable[..., Any], params: P, *, batch: Any = None) -> tuple[P, jax.Array]: ...
+
+    @overload
+    def update(
+        self, fn: Callable[..., Any], params: P, state: OptimizerState, *, batch: Any = None
+    ) -> tuple[P, OptimizerState, jax.Array]: ...
+
+    def update(
+        self, fn: Callable[..., Any], params: P, state: OptimizerState | None = None, *, batch: Any = None
+    ) -> tuple[P, jax.Array] | tuple[P, OptimizerState, jax.Array]:
+        """Make `steps_per_update` steps on the constraints that a function states.
+
+        Args:
+            fn: an ordinary JAX function of the parameters that ends in a target (a loss). It may be a new
+                closure in every call: functions that trace to the same graph share one compiled update.
+            params: any pytree of floating-point arrays. Leaves that `fn` does not use come back unchanged.
+            state: what `init` or the last update returned. May be left out where there is no outer optimiser.
+            batch: a pytree of arrays whose first axis is that of the samples. If given, the function is
+                called with it as its second argument, and with parts of it if the solver has ``accumulate``.
+
+        Returns:
+            The new parameters, the new state if one was given, and the mean loss of the *given*
+            parameters on this batch.
+        """
+        if state is None and self.outer is not None:
+            raise InputError(
+                "an outer optimiser has a state: state = optimizer.init(params), then "
+                "params, state, loss = optimizer.update(fn, params, state)"
+            )
+        if batch is None and self._parts > 1:
+            raise InputError(
+                "to divide a batch, accumulate and groups need it as an argument: optimizer.update(fn,"
+                " params, batch=(x, y)), with a function of the parameters and the batch"
+            )
+        most = 2 if self.groups > 1 else None  # all groups are like these
+        parts = None if batch is None else _parts(batch, self._parts, most)
+        calls = [fn] if parts is None else [_on(fn, part) for part in parts]
+        tracing.check_parameters(params)
+        leaves, treedef = jax.tree.flatten(params)
+        check_mesh((*leaves, *jax.tree.leaves(batch)))
+        traced = [tracing.read(call, params) for call in calls]
+        check_mesh(traced[0].constants)
+        if self.check:
+            for part in traced:
+                check_finite(part, leaves)
+        program = compiled(self, traced[0])
+        if self.accumulate > 1:
+            program.check_parts(traced)
+        outer = () if state is None else state.outer
+        constants = tuple(part.constants for part in traced)
+        apart: tuple[bool, ...] = ()
+        if self.groups > 1:
+            assert parts is not None
+            constants, apart = _grouped(traced, parts, batch, self.groups)
+        new, outer, loss, neglected = program.update(leaves, constants, outer, treedef, apart)
+        params = jax.tree.unflatten(treedef, new)
+        if state is None:
+            return params, loss
+        worst = jnp.maximum(state.neglected, neglected.astype(jnp.float32))
+        return params, OptimizerState(state.updates + 1, worst, outer), loss
+
+
+def _grouped(
+    traced: Sequence[tracing.Traced], parts: Sequence[Any], batch: Any, groups: int
+) -> tuple[tuple[tuple[Any, ...]], tuple[bool, ...]]:
+    """The constants of all groups, from functions of the first two, and which of them each has its own of."""
+    first, second = traced
+    wholes = zip(jax.tree.leaves(parts[0]), jax.tree.leaves(batch), strict=True)
+    whole = {id(part): jnp.reshape(leaf, (groups, *part.shape)) for part, leaf in wholes}
+    apart = tuple(id(c) in whole for c in first.constants)
+    pairs = zip(first.constants, second.constants, apart, strict=False)
+    if first.key != second.key or any(a is not b and not own for a, b, own in pairs):
+        raise InputError(
+            "with groups, what depends on the batch must be computed by jax.numpy inside the function, and in"
+            " the same way for all groups"
+        )
+    return (tuple(whole.get(id(c), c) for c in first.constants),), apart
+
+
+def _on(fn: Callable[..., Any], part: Any) -> Callable[[Any], Any]:
+    return lambda params: fn(params, part)
+
+
+def _parts(batch: Any, number: int, most: int | None = None) -> list[Any]:
+    """A batch divided along the first axis of its arrays; with ``most``, so many of its parts."""
+    leaves, treedef = jax.tree.flatten(batch)
+    sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
+    if not sizes or (0,) in sizes:
+        raise InputError("the batch is empty: there is nothing to project. Skip it, or drop the last one")
+    if len(sizes) != 1 or () in sizes:
+        shapes = ", ".join(str(jnp.shape(leaf)) for leaf in leaves)
+        raise InputError(f"the arrays of a batch must agree in the length of their first axis; got {shapes}")
+    ((size,),) = sizes
+    if size % number:
+        raise InputError(
+            f"a batch of {size} samples cannot be divided into {number} equal parts (accumulate, groups)"
+        )
+    step = size // number
+    return [
+        jax.tree.unflatten(treedef, [leaf[i : i + step] for leaf in leaves])
+        for i in range(0, size, step)[:most]
+    ]
+
+
+def _name(dtype: Any) -> str:
+    """Of a type, however it is given."""
+    try:
+        return jnp.dtype(dtype).name
+    except TypeError:
+        return str(dtype)
+
+
+def check_option(name: str, value: Any, allowed: tuple[str | None, ...]) -> None:
+    """Refuse a value that is not one of those allowed."""
+    if value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+class Program:
+    """A solver and a graph, compiled."""
+
+    def __init__(self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem) -> None:
+        """``kind`` is the class of its problems, where something is to be seen of what happens in them."""
+        graph = tracing.build(traced, keep_loops=solver.keeps_loops)
+        check_graph(graph)
+        self.solver = solver
+        partition = solver.partition(graph)
+        sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None
+        self.partition = stacked(partition, sharding) if solver.stacks else partition
+        self.update = jax.jit(self._update, static_argnames=("treedef", "apart"))
+        self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
+        self.listeners = Listeners()
+        self._checked: set[tuple[bool, ...]] = set()
+        self._graph = graph
+        self._kind = kind
+
+    def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
+        return self._kind(
+            self.partition,
+            constants,
+            leaves,
+            consensus=self.solver.consensus,
+            fixed_constants=self.solver.constants == "fixed",
+            balanced=self.solver.metric == "balanced",
+            state_dtype=self.solver.state_dtype,
+        )
+
+    def check_parts(self, parts: Sequence[tracing.Traced]) -> None:
+        """Refuse functions whose parts have operations in common, where that is not the same as the whole."""
+        first = parts[0]
+        if any(part.key != first.key for part in parts):
+            raise InputError("the parts of the batch lead to different graphs; accumulate needs equal ones")
+        columns = zip(*(part.constants for part in parts), strict=True)
+        varying = tuple(any(c is not column[0] for c in column) for column in columns)
+        if varying in self._checked:
+            return
+        known = {i for i, varies in enumerate(varying) if varies}
+        found: set[int] = set()
+        for node in self._graph.nodes:
+            exprs = [wire.expr for wire in node.inputs]
+            if any(e.constant in known or e.node in found for e in layout.walk(*exprs)):
+                found.add(node.index)
+            elif not (node.is_parameter or self.solver.adds):
+                raise InputError(
+                    f"{node.where()} does not depend on the batch, so its parts cannot share it: compute it"
+                    " outside, or leave accumulate at 1"
+                )
+        self._checked.add(varying)
+
+    def moved(self, leaves: list[Any], moves: dict[int, jax.Array]) -> list[Any]:
+        """The parameters after the given displacements."""
+        return [
+            leaf if move is None else (leaf + move).astype(jnp.result_type(leaf))
+            for leaf, move in zip(leaves, self.partition.graph.per_leaf(moves), strict=True)
+        ]
+
+    def _update(
+        self,
+        leaves: list[Any],
+        constants: tuple[tuple[Any, ...], ...],
+        outer: Any,
+        treedef: Any,
+        apart: tuple[bool, ...] = (),
+    ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
+        if self.solver.rounds == 1:
+            return self._round(leaves, constants, outer, treedef, apart)
+
+        def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array, jax.Array]:
+            leaves, outer, first, worst = carry
+            leaves, outer, loss, neglected = self._round(leaves, constants, outer, treedef, apart)
+            return leaves, outer, jnp.where(i == 0, loss, first), jnp.maximum(worst, neglected)
+
+        zero = jnp.zeros((), self.partition.graph.dtype)
+        return jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero, zero))
+
+    def _round(
+        self,
+        leaves: list[Any],
+        constants: tuple[tuple[Any, ...], ...],
+        outer: Any,
+        treedef: Any,
+        apart: tuple[bool, ...],
+    ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
+        if apart:
+            moves, loss, neglected = self._in_groups(leaves, constants[0], apart)
+        elif len(constants) == 1:
+            problem = self.problem(leaves, constants[0])
+            loss = problem.loss
+            moves, neglected = self.solver.moves(problem)
+        else:
+            parameters = [node.index for node in self.partition.graph.parameters]
+            stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *constants)
+            make = functools.partial(self.problem, leaves)
+            moves, loss = self.solver.moves_in_parts(make, stacks, parameters)
+            neglected = jnp.zeros_like(loss)
+        leaves, outer = self.applied(leaves, moves, outer, treedef)
+        return leaves, outer, loss, neglected
+
+    def _in_groups(
+        self, leaves: list[Any], constants: tuple[Any, ...], apart: tuple[bool, ...]
+    ) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
+        """How far parameters move where groups of samples work apart; mean loss, and what is neglected."""
+        name = "groups"
+
+        @functools.partial(jax.vmap, axis_name=name, in_axes=[0 if own else None for own in apart])
+        def group(*constants: Any) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
+            problem = self.problem(leaves, constants)
+            moves, neglected = self.solver.moves(problem, lambda move: jax.lax.pmean(move, name))
+            return moves, problem.loss, neglected
+
+        moves, losses, neglected = group(*constants)
+        return {v: jnp.mean(move, 0) for v, move in moves.items()}, jnp.mean(losses), jnp.max(neglected)
+
+    def applied(
+        self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any
+    ) -> tuple[list[Any], Any]:
+        """The parameters after the given displacements, or what the outer optimiser makes of these."""
+        if self.solver.outer is None:
+            return self.moved(leaves, moves), outer
+        # The moves themselves, and not a difference of parameters, in which small moves would be lost.
+        gradient = [
+            jnp.zeros_like(leaf) if move is None else -move.astype(jnp.result_type(leaf))
+            for leaf, move in zip(leaves, self.partition.graph.per_leaf(moves), strict=True)
+        ]
+        params, gradient = (jax.tree.unflatten(treedef, x) for x in (leaves, gradient))
+        updates, outer = self.solver.outer.update(gradient, outer, params)
+        new = [
+            (leaf + update).astype(jnp.result_type(leaf))
+            for leaf, update in zip(leaves, jax.tree.leaves(updates), strict=True)
+        ]
+        return new, outer
+
+
+_PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()
+_MOST_PROGRAMS = 256
+
+
+def compiled(solver: Solver, traced: tracing.Traced) -> Program:
+    """The program of a solver for a graph: made once for all functions that trace to the same graph."""
+    key = (solver, traced.key)
+    if key not in _PROGRAMS:
+        _PROGRAMS[key] = Program(solver, traced)
+        while len(_PROGRAMS) > _MOST_PROGRAMS:
+            _PROGRAMS.popitem(last=False)
+    _PROGRAMS.move_to_end(key)
+    return _PROGRAMS[key]

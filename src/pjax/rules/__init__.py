@@ -1,0 +1,20 @@
+"""Primitives: functions with a projection onto their graph."""
+
+from pjax.rules.base import Arrays as Arrays
+from pjax.rules.base import Primitive as Primitive
+from pjax.rules.base import Target as Target
+from pjax.rules.base import apply as apply
+from pjax.rules.clip import Clip as Clip
+from pjax.rules.dot import Dot as Dot
+from pjax.rules.dot import Multiplier as Multiplier
+from pjax.rules.dot import multiplier as multiplier
+from pjax.rules.identity import Identity as Identity
+from pjax.rules.identity import identity as identity
+from pjax.rules.max import Max as Max
+from pjax.rules.quantize import Quantize as Quantize
+from pjax.rules.quantize import quantize as quantize
+from pjax.rules.registry import Example as Example
+from pjax.rules.registry import register as register
+from pjax.rules.registry import registered as registered
+from pjax.rules.sum import Sum as Sum
+from pjax.rules.sum_relu import SumRelu as SumRelu

@@ -1,0 +1,323 @@
+"""The dot product, and the scalar equation behind its projection."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pjax.errors import InputError
+from pjax.rules.arithmetic import weight_like, wide
+from pjax.rules.base import Arrays, Primitive
+
+
+class Multiplier(NamedTuple):
+    """How a dot product is projected: see `multiplier`."""
+
+    lam: jax.Array
+    """The multiplier, in [-1, 1]."""
+    own: jax.Array
+    """``x`` moves by ``own * x + other * y``, and ``y`` by ``own * y + other * x``."""
+    other: jax.Array
+    lean: jax.Array
+    """On a sphere: ``x`` moves by ``lean * x`` more, and ``y`` by ``lean * y`` less. Else zero."""
+    ball: jax.Array
+    """On a sphere where ``x`` and ``y`` vanish both: the length of a vector to add to ``x + y``; with a minus
+    sign, to ``x - y``. Else zero."""
+
+    @property
+    def grow_plus(self) -> jax.Array:
+        """``x + y`` is multiplied by one plus this."""
+        return self.own + self.other
+
+    @property
+    def grow_minus(self) -> jax.Array:
+        """``x - y`` is multiplied by one plus this."""
+        return self.own - self.other
+
+    def squared(self, plus: jax.Array, minus: jax.Array) -> jax.Array:
+        """How far ``x`` and ``y`` move, squared, given ``|x + y|²`` and ``|x - y|²``."""
+        grown = self.grow_plus**2 * plus + self.grow_minus**2 * minus
+        return (grown + self.lean**2 * (plus + minus) + self.ball**2) / 2
+
+    def along(self, i: int, length: int) -> jax.Array:
+        """Like ``own``, for a `visible` input of the given length, with what spheres add."""
+        return self.own + self.on_sphere(i, length)
+
+    def on_sphere(self, i: int, length: int) -> jax.Array:
+        """What spheres add to ``own``."""
+        unit = 1 / (2 * VISIBLE * math.sqrt(length))
+        if i == 0:
+            return self.lean + jnp.abs(self.ball) * unit
+        return self.ball * unit - self.lean
+
+
+VISIBLE = 1e-18
+
+
+def visible(x: jax.Array) -> jax.Array:
+    """The input with nothing smaller than `VISIBLE` in it, so that zeros have a direction to move in."""
+    return jnp.where(jnp.abs(x) <= VISIBLE, jnp.asarray(VISIBLE, x.dtype), x)
+
+
+def sum_and_difference(
+    total: jax.Array, product: jax.Array, size: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding.
+
+    Args:
+        total: |x|² + |y|².
+        product: ⟨x, y⟩.
+        size: of the numbers that the total is a sum of, where they are of both signs.
+    """
+    least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
+    plus, minus = total + 2 * product, total - 2 * product
+    return jnp.where(plus < least, 0, plus), jnp.where(minus < least, 0, minus)  # what is NaN stays NaN
+
+
+def multiplier(
+    plus: jax.Array,
+    minus: jax.Array,
+    residual: jax.Array,
+    weight: jax.typing.ArrayLike = 1.0,
+    *,
+    in_kernel: bool = False,
+) -> Multiplier:
+    r"""The multiplier of the projection onto :math:`z = \langle x, y\rangle`, elementwise.
+
+    It is the root in :math:`[-1, 1]` of the strictly increasing function
+
+    .. math:: \frac P4 \frac{\lambda(2-\lambda)}{(1-\lambda)^2}
+        + \frac M4 \frac{\lambda(2+\lambda)}{(1+\lambda)^2} + \frac\lambda w - r.
+
+    By symmetry let :math:`r \ge 0`. In the variable :math:`u = \lambda / (1 - \lambda)`, which is small with
+    :math:`\lambda` and large near the pole, it reads (:math:`A = P/4, B = M/4, c = 1/w`)
+
+    .. math:: A u (2 + u) + B \frac{u (2 + 3u)}{(1 + 2u)^2} + c \frac{u}{1 + u} = r.
+
+    The two saturating terms are close to one fraction :math:`k u / (1 + \mu u)` of the same slope at 0 and
+    the same limit, which leaves a cubic equation with one positive root; the dominant terms of the cubic
+    give it within a factor of two. Two Halley steps then reach float32 precision, three float64.
+
+    If :math:`P = 0` the root may be :math:`\lambda = 1`: every :math:`x + y` of squared length
+    :math:`4 (r - 3M/16 - 1/w)` is then a solution. The one in the direction of :math:`x` is taken; that of
+    :math:`(1, \dots, 1)` where :math:`x = y = 0`.
+
+    Args:
+        plus: :math:`P = |x + y|^2`.
+        minus: :math:`M = |x - y|^2`.
+        residual: :math:`r = z_0 - \langle x, y \rangle`.
+        weight: :math:`w > 0`, the weight of the output.
+        in_kernel: whether this is part of a kernel, where nothing is computed twice.
+
+    >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
+    Array(0.5, dtype=float32)
+    """
+    root, lean, ball = _solve(plus, minus, residual, weight, in_kernel=in_kernel)
+    sphere, sign = jnp.isinf(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
+    root = jnp.where(sphere, 0, root)
+    u = jnp.abs(root)
+    one, two = 1 + u, 1 + 2 * u
+    if in_kernel:  # with one division; a compiler would do it three times
+        inverse = 1 / (one * two)
+        lam, own, other = root * (inverse * two), u * (u * (inverse * one)), root * (one * (inverse * one))
+    else:
+        lam, own, other = root / one, u * u / two, root * one / two
+    return Multiplier(
+        jnp.where(sphere, sign, lam),
+        jnp.where(sphere, -0.25, own),
+        jnp.where(sphere, 0.25 * sign, other),
+        lean,
+        ball,
+    )
+
+
+def _solve(
+    plus: jax.Array,
+    minus: jax.Array,
+    residual: jax.Array,
+    weight: jax.typing.ArrayLike,
+    *,
+    in_kernel: bool = False,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual; lean; ball."""
+    c = 1 / weight_like(weight, residual)
+    positive = residual >= 0
+    a, b = jnp.where(positive, plus, minus) * 0.25, jnp.where(positive, minus, plus) * 0.25
+    r = jnp.abs(residual)
+    # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
+    # each of the arrays that follow from it. With its sign, so that they follow from it alone.
+    above, below = _root(a, b, c, r, _rough_ratio if in_kernel else jnp.divide)
+    root = jnp.where(positive, above, -above) / below
+    if in_kernel:  # where the larger of a number and NaN is the number
+        root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
+    else:
+        root = jax.lax.optimization_barrier(root)
+    # Not by the root: who asks for these alone need not solve. On a sphere b is |x|².
+    half = jnp.sqrt(jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0))  # half of its radius
+    nothing = b <= VISIBLE**2
+    lean = jnp.where(nothing, 0, half * jax.lax.rsqrt(jnp.where(nothing, 1, b)))
+    ball = jnp.where(nothing, 2 * half, 0)
+    return root, lean, jnp.where(positive, ball, -ball)
+
+
+_Ratio = Callable[[jax.typing.ArrayLike, jax.Array], jax.Array]
+
+
+def _rough_ratio(x: jax.typing.ArrayLike, y: jax.Array) -> jax.Array:
+    """A number over a positive one, to six digits: three instructions of a GPU, not the ten of a division."""
+    return jax.lax.rsqrt(y) ** 2 * x
+
+
+def _root(
+    a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array, ratio: _Ratio
+) -> tuple[jax.Array, jax.Array]:
+    """The root u of the mirrored problem, as a fraction; infinite where the answer is a sphere."""
+    sphere = _is_sphere(a, b, c, r)
+    a = jnp.maximum(a, _least(b, c, r))
+    u = _guess(a, b, c, r, ratio)
+    for _ in range(2 if r.dtype == jnp.float64 else 1):
+        u = ratio(*_halley(u, a, b, c, r, ratio))
+    above, below = _halley(u, a, b, c, r, ratio)
+    return jnp.where(sphere, jnp.inf, above), below
+
+
+def _least(b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
+    """With ``a`` as small as this, it matters less than rounding."""
+    floor = 1e-48 if r.dtype == jnp.float64 else 1e-22
+    return floor * jnp.maximum(jnp.maximum(b, c), jnp.maximum(r, jnp.finfo(r.dtype).tiny / floor))
+
+
+def _is_sphere(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> jax.Array:
+    """Whether the root is at infinity."""
+    return (a < _least(b, c, r)) & (r > 0.75 * b + c)
+
+
+def _guess(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array, ratio: _Ratio) -> jax.Array:
+    """The root within a factor of two; exact to first order for small roots. Squares nothing."""
+    k = 2 * b + c
+    mu = jnp.clip(ratio(k, jnp.maximum(0.75 * b + c, jnp.finfo(r.dtype).tiny)), 1, 8 / 3)
+    # mu a u^3 + (1 + 2 mu) a u^2 + slope u = r; only the slope can be negative
+    slope = 2 * a + k - r * mu
+    # Two quadratics: of the lower terms where the slope is positive, of the higher ones where it is not.
+    # Without a branch, so that rounding cannot take one side here and the other there.
+    up, down = jnp.maximum(slope, 0), jnp.maximum(-slope, 0)
+    middle, root = (1 + 2 * mu) * a, jnp.sqrt(a)
+    lower = ratio(2 * r, up + _rough_hypot(up, 4.5 * root * jnp.sqrt(r)) + jnp.finfo(r.dtype).tiny)
+    higher = ratio(2 * down, middle + _rough_hypot(middle, 2.7 * root * jnp.sqrt(down)))
+    return jnp.maximum(higher, jnp.minimum(lower, _rough_cbrt(ratio(0.6 * r, a))))  # 0.6: about 1 / mu
+
+
+def _rough_hypot(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The hypotenuse within eight per cent; exact where one side is far longer."""
+    return jnp.maximum(x, y) + 0.4 * jnp.minimum(x, y)
+
+
+def _rough_cbrt(x: jax.Array) -> jax.Array:
+    """The cube root within a few per cent: a third of the exponent, read as an integer."""
+    if x.dtype != jnp.float32:
+        return jnp.cbrt(x)
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32).astype(jnp.float32)
+    return jax.lax.bitcast_convert_type((bits * (1 / 3)).astype(jnp.int32) + 709921077, jnp.float32)
+
+
+def _halley(
+    u: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array, ratio: _Ratio
+) -> tuple[jax.Array, jax.Array]:
+    """One step of Halley's method; at most a factor of eight, which only guards against rounding.
+
+    The result is a fraction. With its division last, a compiler keeps the quotient: it does not take
+    divisions for cheap enough to do them again wherever the quotient is used.
+    """
+    one, two = 1 + u, 1 + 2 * u
+    both = ratio(1, one * two)
+    i1, i2 = both * two, both * one
+    b2, c1 = b * (i2 * i2), c * i1
+    b3, c2 = b2 * i2, c1 * i1
+    value = u * (a * (2 + u) + b2 * (2 + 3 * u) + c1) - r
+    slope = 2 * one * (a + b3) + c2
+    curve = a - (b3 * i2) * (5 + 4 * u) - c2 * i1  # half of it
+    flat = ratio(1, slope)
+    newton = value * flat
+    below = jnp.maximum(1 - newton * (curve * flat), 0.25)
+    reach = u * below
+    return jnp.clip(reach - newton, 0.125 * reach, 8 * reach), below
+
+
+@dataclasses.dataclass(frozen=True)
+class Dot(Primitive):
+    r"""The dot product of two vectors.
+
+    Set: :math:`\{(x, y, z) : z = \langle x, y \rangle\}`. The projection is
+
+    .. math:: x + y \leftarrow \frac{x + y}{1 - \lambda}, \quad x - y \leftarrow \frac{x - y}{1 + \lambda},
+        \quad z \leftarrow z - \frac\lambda w
+
+    with the `multiplier` :math:`\lambda`. Where :math:`x = \pm y` the answer may be a whole sphere; then the
+    point in the direction of :math:`x` is taken, or of :math:`(1, \dots, 1)` where that is zero.
+
+    With one factor ``fixed`` the set is a hyperplane: the other factor moves by :math:`\lambda c`, where
+    :math:`c` is the fixed one and :math:`\lambda = r / (|c|^2 + 1/w)`.
+
+    Args:
+        fixed: ``None``, or 0 or 1: the input that is a constant.
+
+    >>> (x, y), z = Dot().project((jnp.zeros(1), jnp.zeros(1)), jnp.array(5.0))
+    >>> x, y, z
+    (Array([2.], dtype=float32), Array([2.], dtype=float32), Array(4., dtype=float32))
+
+    Reference: the theorem "Dot product" of the paper; H. H. Bauschke, M. Krishan Lal, X. Wang, "Projections
+    onto hyperbolas or bilinear constraint sets in Hilbert spaces", 2022.
+    """
+
+    fixed: int | None = None
+
+    name: ClassVar[str] = "dot"
+    core: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.fixed not in (None, 0, 1):
+            raise InputError(f"dot: fixed must be None, 0 or 1, the input held constant; got {self.fixed!r}.")
+
+    def forward(self, *inputs: jax.Array) -> jax.Array:
+        x, y = inputs
+        return jnp.sum(wide(x) * wide(y), axis=-1).astype(jnp.result_type(x, y))
+
+    def displace(
+        self,
+        inputs: Arrays,
+        shifts: Arrays,
+        output: jax.Array,
+        shift: jax.Array,
+        weight: jax.typing.ArrayLike = 1.0,
+    ) -> tuple[Arrays, jax.Array]:
+        (x, y), (dx, dy) = map(wide, inputs), map(wide, shifts)
+        residual = wide(shift) - jnp.sum(dx * (y + dy) + x * dy, axis=-1)
+        w = weight_like(weight, residual)
+        x, y = x + dx, y + dy
+        if self.fixed is not None:
+            held = x if self.fixed == 0 else y
+            back = residual / (1 + w * jnp.sum(held * held, axis=-1))
+            push = (w * back)[..., None] * held
+            moves = (jnp.zeros_like(x), push) if self.fixed == 0 else (push, jnp.zeros_like(y))
+        else:
+            # Not by `Multiplier.own` and `other`: they cancel where x and y are nearly equal or opposite.
+            plus, minus, positive = x + y, x - y, residual >= 0
+            root, lean, ball = _solve(
+                jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w
+            )
+            sphere = jnp.isinf(root)
+            u = jnp.where(sphere, 0, jnp.abs(root))
+            near, far = u[..., None], jnp.where(sphere, -0.5, -u / (1 + 2 * u))[..., None]
+            grown = jnp.where(positive[..., None], plus, minus)
+            rest = jnp.where(positive[..., None], minus, plus)
+            added = jnp.abs(ball) / math.sqrt(x.shape[-1])
+            grown = near * grown + lean[..., None] * rest + added[..., None]
+            shrunk = far * rest
+            sign = jnp.where(positive, 1, -1).astype(u.dtype)
+            moves = (grown + shrunk) / 2, sign[..., None] * (grown - shrunk) / 2
+            back = sign * jnp.where(sphere, 1, u / (1 + u)) / w
+        kept = tuple(m.astype(i.dtype) for m, i in zip(moves, inputs, strict=True))
+        return kept, -back.astype(output.dtype)

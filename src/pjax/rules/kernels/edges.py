@@ -1,0 +1,197 @@
+"""The projection of a contraction whose edges are written out, in one pass over them on an NVIDIA GPU.
+
+Each dot product has its edges of both inputs. A program of the kernel takes the edges of several dot products
+to registers, sums over them, solves for the multipliers and writes the moves. What it writes takes the place
+of what it read, so that hardly any memory is needed beside the edges. The sums of the moves, which means are
+made of, come along.
+"""
+
+import math
+from typing import Any, NamedTuple, TypeGuard
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pjax.devices import power_of_two
+from pjax.engines.edges.combination import Linear
+from pjax.rules.contraction import Contraction, DotGeneral
+from pjax.rules.dot import multiplier, sum_and_difference, visible
+
+
+class Projected(NamedTuple):
+    """What a projection does to the edges of a contraction."""
+
+    moves: tuple[jax.Array, jax.Array]
+    """Of the edges of either input: shape ``(*out, K)``."""
+    totals: tuple[jax.Array, jax.Array]
+    """For each slot of either input, the sum of the moves of its edges."""
+    lam: jax.Array
+    squared: jax.Array
+    """For each dot product, the sum of the squared moves of its edges."""
+
+
+class Blocks(NamedTuple):
+    """How the dot products are divided among programs."""
+
+    columns: int
+    """So many rows of the second input at once, a power of two."""
+    programs: int
+    """So many programs share the rows of the first input, one row at a time."""
+    warps: int
+
+    @classmethod
+    def of(cls, batch: int, rows: int, columns: int, length: int) -> "Blocks":
+        """As many dot products at once as fit in registers, and enough programs for all of a GPU."""
+        wide = power_of_two(length)
+        side = min(power_of_two(columns), max(EDGES // wide, 1))
+        programs = max(PROGRAMS // (batch * math.ceil(columns / side)), 1)
+        each = math.ceil(rows / min(programs, rows))
+        return cls(side, math.ceil(rows / each), min(max(side * wide // 512, 1), 4))
+
+
+EDGES = 2048  # of either input at once, in one program
+PROGRAMS = 4608  # several for each place that a GPU has
+LONGEST = 1024  # dot product
+FEWEST = 2**22  # edges; fewer are not most of a step
+
+
+def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) -> TypeGuard[DotGeneral]:
+    """Whether the kernel is made for these edges, and what is given for each dot product."""
+    arrays = [array for part in rest for _, array in part.terms]
+    return (
+        isinstance(rule, DotGeneral)
+        and all(len(part.terms) == 1 for part in rest)
+        and all(a.dtype in (jnp.float32, jnp.bfloat16) for a in arrays)
+        and all(a.dtype == jnp.float32 for a in outputs)
+        and 0 < rule.length <= LONGEST
+        and max(FEWEST, 1) <= rule.edges < 2**31
+        and math.prod(rule.shapes[0][d] for d in rule.batch[0]) < 2**16
+    )
+
+
+def project(
+    rule: DotGeneral,
+    inputs: tuple[jax.Array, jax.Array],
+    rest: tuple[Linear, Linear],
+    residual: jax.Array,
+    weight: float | jax.Array = 1.0,
+    read: jax.Array | None = None,
+    *,
+    blocks: Blocks | None = None,
+    interpret: bool = False,
+) -> Projected:
+    """Project edges that are a row of an input plus a rest.
+
+    Args:
+        rule: the contraction.
+        inputs: of the contraction.
+        rest: what the edges of each input have more, in one term.
+        residual: what is asked of the outputs minus what they are without the rest.
+        weight: of the outputs.
+        read: which of the outputs are read; the others ask for nothing.
+        blocks: how the work is divided.
+        interpret: run on any device, to test.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    x, y = (rule.rows(i, at.astype(jnp.float32)) for i, at in enumerate(inputs))
+    (batch, m, length), n = x.shape, y.shape[1]
+    size = blocks or Blocks.of(batch, m, n, length)
+    wide = power_of_two(length)
+    lanes = min(wide, 128)  # so many slots side by side; the others of a dot product are in the same threads
+    grid = (math.ceil(n / size.columns), size.programs, batch)
+    factors, edges = zip(*(part.terms[0] for part in rest), strict=True)
+    edges = tuple(e.reshape(batch, m, n, length) for e in edges)
+    each = (batch, m, n)
+    given: dict[str, jax.Array] = {"residual": residual.reshape(each)}
+    if not isinstance(weight, (int, float)):
+        given["weight"] = jnp.broadcast_to(weight, rule.out).astype(x.dtype).reshape(each)
+    if read is not None:
+        given["read"] = jnp.broadcast_to(read, rule.out).astype(x.dtype).reshape(each)
+
+    def kernel(*refs: Any) -> None:
+        x_ref, y_ref, *edge_refs = refs[:4]
+        numbers = dict(zip(given, refs[4:-6], strict=True))
+        *move_refs, x_parts, y_parts, lam, squared = refs[-6:]
+        j, g, b = (pl.program_id(axis) for axis in range(3))
+        column = j * size.columns + jnp.arange(size.columns, dtype=jnp.int32)
+        slot = lanes * _along(0, wide // lanes) + _along(2, lanes)
+        here, there = column < n, slot < length
+        both = here[None, :, None] & there
+        y = triton.load(y_ref.at[b, column[None, :, None], slot], mask=both, other=0.0)
+
+        def row(t: jax.Array, total: jax.Array) -> jax.Array:
+            r = g + t * size.programs
+            at = (b, r, column[None, :, None], slot)
+            x = triton.load(x_ref.at[b, r, slot], mask=there, other=0.0)
+            more = [
+                factor * triton.load(ref.at[at], mask=both, other=0.0).astype(jnp.float32)
+                for factor, ref in zip(factors, edge_refs, strict=True)
+            ]
+            asked = {
+                name: triton.load(ref.at[b, r, column], mask=here, other=0.0) for name, ref in numbers.items()
+            }
+            first, second = x + more[0], y + more[1]
+            wish = asked["residual"] - _over_slots(second * more[0] + x * more[1])
+            if "read" in asked:
+                wish = jnp.where(asked["read"] > 0, wish, 0)
+            w = jnp.where(here, asked["weight"], 1) if "weight" in asked else weight
+            plus, minus = sum_and_difference(
+                _over_slots(first * first + second * second), _over_slots(first * second)
+            )
+            found = multiplier(plus, minus, wish, w, in_kernel=True)
+            own = [found.along(i, length)[None, :, None] for i in (0, 1)]
+            other = found.other[None, :, None]
+            moves = own[0] * visible(first) + other * second, own[1] * visible(second) + other * first
+            for ref, move in zip(move_refs, moves, strict=True):
+                triton.store(ref.at[at], move.astype(ref.dtype), mask=both)
+            across = jnp.sum(moves[0], 1, keepdims=True)
+            triton.store(x_parts.at[b, j, r, slot], across, mask=there)
+            triton.store(lam.at[b, r, column], found.lam, mask=here)
+            triton.store(squared.at[b, r, column], found.squared(plus, minus), mask=here)
+            return total + moves[1]
+
+        rows = (m - g + size.programs - 1) // size.programs
+        total = lax.fori_loop(0, rows, row, jnp.zeros(both.shape, jnp.float32))
+        triton.store(y_parts.at[b, g, column[None, :, None], slot], total, mask=both)
+
+    def shape(*dims: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(dims, jnp.float32)
+
+    *moves, x_parts, y_parts, lam, squared = pl.pallas_call(
+        kernel,
+        out_shape=(
+            *(jax.ShapeDtypeStruct(e.shape, e.dtype) for e in edges),
+            shape(batch, grid[0], m, length),
+            shape(batch, grid[1], n, length),
+            shape(*each),
+            shape(*each),
+        ),
+        grid=grid,
+        input_output_aliases={2: 0, 3: 1},
+        compiler_params=triton.CompilerParams(num_warps=size.warps, num_stages=1),
+        interpret=interpret,
+        name="split",
+    )(x, y, *edges, *given.values())
+    first, second = (move.reshape(*rule.out, length).astype(jnp.float32) for move in moves)
+    totals = _slots(rule, 0, x_parts.sum(1)), _slots(rule, 1, y_parts.sum(1))
+    return Projected((first, second), totals, lam.reshape(rule.out), squared.reshape(rule.out))
+
+
+def _slots(rule: DotGeneral, i: int, rows: jax.Array) -> jax.Array:
+    """Rows in the shape of input i."""
+    aval = jax.ShapeDtypeStruct(rule.shapes[i], rows.dtype)
+    (x,) = jax.linear_transpose(lambda x: rule.rows(i, x), aval)(rows)
+    return x
+
+
+def _along(axis: int, length: int) -> jax.Array:
+    """0, 1, 2, … along one of the three axes of a block."""
+    return jnp.expand_dims(jnp.arange(length, dtype=jnp.int32), [d for d in range(3) if d != axis])
+
+
+def _over_slots(x: jax.Array) -> jax.Array:
+    """For each column of a block, the sum over its slots."""
+    return jnp.sum(jnp.sum(x, 0), 1)

@@ -1,0 +1,143 @@
+"""The largest, or the smallest, of several numbers."""
+
+import dataclasses
+import functools
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.devices import has_kernels, on_one_device
+from pjax.errors import InputError
+from pjax.rules.arithmetic import weight_like, wide
+from pjax.rules.base import Arrays, Primitive
+from pjax.rules.kernels import maximum as max_kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class Max(Primitive):
+    r"""The maximum of a vector, or its minimum with ``sign=-1``.
+
+    Set: :math:`\{(x, z) : z = \max_i x_i\}`. If :math:`z_0` is above all :math:`x_i`, the (first) largest one
+    meets it at their weighted average. Otherwise everything above a level :math:`z` is lowered to it, the
+    root of :math:`w (z - z_0) = \sum_i (x_i - z)_+`. The right side is convex and piecewise linear, so
+    Newton's method
+
+    .. math:: z \leftarrow \frac{w z_0 + \sum_{x_i > z} x_i}{w + \#\{x_i > z\}}
+
+    rises from :math:`z_0` to the root in finitely many rounds, without sorting.
+
+    Args:
+        sign: 1 for the maximum, -1 for the minimum.
+        behind: how many of the axes of the output lie behind the vector's in memory, where a compiler may
+            choose the order. Has no influence on the result.
+
+    >>> Max().project((jnp.array([0.0, 4.0, 3.0]),), jnp.array(2.0))
+    ((Array([0., 3., 3.], dtype=float32),), Array(3., dtype=float32))
+
+    Reference: the theorem "Maximum" of the paper.
+    """
+
+    sign: int = 1
+    behind: int = 0
+
+    name: ClassVar[str] = "max"
+    core: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.sign not in (1, -1):
+            raise InputError(f"max: sign must be 1 (maximum) or -1 (minimum); got {self.sign!r}.")
+
+    def forward(self, *inputs: jax.Array) -> jax.Array:
+        (x,) = inputs
+        return jnp.max(x, axis=-1) if self.sign == 1 else jnp.min(x, axis=-1)
+
+    def displace(
+        self,
+        inputs: Arrays,
+        shifts: Arrays,
+        output: jax.Array,
+        shift: jax.Array,
+        weight: jax.typing.ArrayLike = 1.0,
+    ) -> tuple[Arrays, jax.Array]:
+        # Relative to the old output, so that numbers near the maximum keep their low digits.
+        x = self.sign * ((wide(inputs[0]) - wide(output)[..., None]) + wide(shifts[0]))
+        z = self.sign * wide(shift)
+        w = jnp.broadcast_to(weight_like(weight, z), z.shape)
+
+        behind = min(self.behind, z.ndim)
+        # Two rounds nearly always suffice; where each round of a loop must be waited for, a few more.
+        move, back = on_one_device(
+            x,
+            z,
+            w,
+            cpu=functools.partial(_moves, 2, 0),
+            cuda=functools.partial(_in_one_kernel, behind)
+            if has_kernels() and max_kernel.fits(_table(x.shape, behind), x, z, w)
+            else None,
+            default=functools.partial(_moves, 5, behind),
+        )
+        return ((self.sign * move).astype(inputs[0].dtype),), (self.sign * back).astype(output.dtype)
+
+
+def _moves(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """How far the numbers and their maxima move."""
+    top = jnp.max(x, axis=-1)
+    level = _lower(rounds, behind, x, z, w)
+    lowered = jnp.minimum(level[..., None] - x, 0)
+
+    place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    first = jnp.min(jnp.where(x == top[..., None], place, x.shape[-1]), axis=-1, keepdims=True)
+    back = (z - top) / (1 + w)
+    raised = jnp.where(place == first, (w * back)[..., None], 0)
+
+    up = z >= top
+    return jnp.where(up[..., None], raised, lowered), jnp.where(up, -back, level - z)
+
+
+def _in_one_kernel(behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same."""
+    axis, table = x.ndim - 1 - behind, _table(x.shape, behind)
+    x = jnp.moveaxis(x, -1, axis)
+    each = table[0], table[2]
+    move, back = max_kernel.displace(x.reshape(table), z.reshape(each), w.reshape(each))
+    return jnp.moveaxis(move.reshape(x.shape), axis, -1), back.reshape(z.shape)
+
+
+def _table(shape: tuple[int, ...], behind: int) -> tuple[int, int, int]:
+    """Rows, numbers of a vector, and columns, where some axes lie behind the vector's."""
+    *others, length = shape
+    rows = len(others) - behind
+    return math.prod(others[:rows]), length, math.prod(others[rows:])
+
+
+def _lower(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
+    """The root of ``w (level - z) = sum(max(x - level, 0))``, for ``z < max(x)``.
+
+    Args:
+        rounds: at least two; after them there is a loop, as long as it takes.
+        behind: how many axes lie behind the last one of x. A loop takes arrays in the order of their axes.
+        x: the numbers.
+        z: where the level starts.
+        w: the weight of the output.
+    """
+    axis = -1 - behind
+    x = jnp.moveaxis(x, -1, axis)
+
+    def rise(level: jax.Array) -> tuple[jax.Array, jax.Array]:
+        above = x > jnp.expand_dims(level, axis)
+        excess = jnp.sum(jnp.where(above, x - jnp.expand_dims(z, axis), 0), axis=axis)
+        # Summed as the numbers they are compared with, which is faster than whole numbers on CPU.
+        count = jnp.sum(above, axis=axis, dtype=x.dtype)
+        return jnp.maximum(level, z + excess / (w + count)), count
+
+    # The set above the level only shrinks; the level is right once the set has stopped changing.
+    level, count = rise(z)
+    for _ in range(rounds - 1):
+        before = count
+        level, count = rise(level)
+    level, _, _ = jax.lax.while_loop(
+        lambda s: jnp.any(s[1] != s[2]), lambda s: (*rise(s[0]), s[1]), (level, count, before)
+    )
+    return level

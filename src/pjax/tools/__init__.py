@@ -1,0 +1,1 @@
+"""Drawing, summaries and profiles."""

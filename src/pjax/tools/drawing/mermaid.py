@@ -1,0 +1,52 @@
+"""A diagram in the language of Mermaid, which GitHub and many notebooks show as a picture."""
+
+from pjax.tools.drawing.diagram import Arrow, Box, Diagram
+from pjax.tools.drawing.style import CONSTANT, SETS, Style
+
+_BRACKETS = {
+    "parameter": ("([", "])"),
+    "constant": ("[", "]"),
+    "operation": ("(", ")"),
+    "identity": ("(", ")"),
+    "target": ("[[", "]]"),
+}
+
+
+def mermaid_text(diagram: Diagram, direction: str) -> str:
+    """The text of a ``.mmd`` file."""
+    lines = [
+        f"flowchart {'LR' if direction == 'right' else 'TD'}",
+        *(f"  {_box(box)}" for box in diagram.boxes),
+        *(f"  {_arrow(arrow)}" for arrow in diagram.arrows),
+        *(f"  classDef set{k + 1} {_style(style)}" for k, style in enumerate(SETS)),
+        f"  classDef constant {_style(CONSTANT)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _box(box: Box) -> str:
+    opening, closing = _BRACKETS[box.kind]
+    text = f"{quoted(f'{box.title} {box.times}'.strip())}<br/><small>{quoted(box.subtitle)}</small>"
+    colour = "constant" if box.set is None else f"set{box.set % len(SETS) + 1}"
+    return f'{box.key}{opening}"{text}"{closing}:::{colour}'
+
+
+def _arrow(arrow: Arrow) -> str:
+    line = "-->" if arrow.role == "edges" else "-.->"
+    label = f'|"{quoted(arrow.label)}"|' if arrow.label else ""
+    return f"{arrow.source} {line}{label} {arrow.target}"
+
+
+def _style(style: Style) -> str:
+    return f"fill:{style.fill},stroke:{style.line},color:#22262a"
+
+
+def quoted(text: str) -> str:
+    """A text between quotation marks.
+
+    >>> quoted('a "b" <c>')
+    'a #quot;b#quot; #lt;c#gt;'
+    """
+    for letter, name in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        text = text.replace(letter, name)
+    return text

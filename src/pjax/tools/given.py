@@ -1,0 +1,76 @@
+"""What users hand in to be looked at: a function with its parameters, or computations."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pjax.containers.computation import Array, Computation, ancestors, as_function
+from pjax.errors import InputError
+from pjax.graph import read as tracing
+
+
+def given(what: Any, params: Any) -> tuple[Callable[[Any], Any], Any]:
+    """A function and its parameters, from the same, or from computations."""
+    found = [x for x in jax.tree.leaves(what) if isinstance(x, Computation)]
+    if found:
+        if params is not None:
+            raise InputError(
+                "a computation brings its parameters along: leave params out, or pass the function instead"
+            )
+        return tracing.origin(found) or as_function(what)
+    if not callable(what):
+        raise InputError(
+            "expected a function with its parameters, or a Computation made by the functions of pjax; got"
+            f" {type(what).__name__} {what!r:.120}"
+        )
+    if params is None:
+        raise InputError("a function needs its parameters: pass a pytree of floating-point arrays as params")
+    return what, params
+
+
+def constant_names(what: Any, fn: Callable[[Any], Any], constants: Sequence[Any]) -> tuple[str, ...]:
+    """For each array that a function captured, the user's name for it; empty where there is none.
+
+    >>> x, y = jax.numpy.ones(3), jax.numpy.zeros(3)
+    >>> constant_names(None, lambda p: (p * x, y), [y, jax.numpy.ones(2), x])
+    ('y', '', 'x')
+    """
+    known: list[tuple[str, Any]] = []
+    for array in ancestors([x for x in jax.tree.leaves(what) if isinstance(x, Computation)]):
+        if isinstance(array, Array) and array.name:
+            known.append((array.name, array.value))
+    for name, value in _captured(fn).items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            known.append((f"{name}.{tracing.path_name(path)}" if path else name, leaf))
+    return tuple(
+        next((name for name, value in known if _same(value, constant)), "") for constant in constants
+    )
+
+
+def _same(value: Any, constant: Any) -> bool:
+    """Whether an array of the user's is what was captured, which is a copy where it was one of NumPy."""
+    if value is constant:
+        return True
+    copied = isinstance(value, np.ndarray) and not isinstance(constant, jax.core.Tracer)
+    return copied and value.shape == np.shape(constant) and bool(np.all(value == np.asarray(constant)))
+
+
+def _captured(fn: Any) -> Mapping[str, Any]:
+    """What a function reads from around it, by name."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return {}
+    found = {name: fn.__globals__[name] for name in code.co_names if name in fn.__globals__}
+    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return found

@@ -1,0 +1,282 @@
+"""What a graph is made of: a table of its nodes, their edges, memory and operations."""
+
+import dataclasses
+import functools
+import html
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+from pjax.engines.point import Problem
+from pjax.graph import fan_out
+from pjax.graph import read as tracing
+from pjax.graph.stack.stacking import unstacked
+from pjax.graph.wires import Evaluator
+from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
+from pjax.optim.solver import Program
+from pjax.tools.drawing import names
+from pjax.tools.given import given
+from pjax.tools.profile import before, moves, stored
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeSummary:
+    """One node, or several equal ones that project as one."""
+
+    name: str
+    op: str
+    count: int
+    """How many nodes it stands for."""
+    shape: tuple[int, ...]
+    """Of each of them."""
+    set: int
+    """In which set it projects, from 1."""
+    edges: int
+    """How many edges enter it."""
+    copies: tuple[int, int]
+    """How many edges leave one of its numbers: the least and the most. Of a target none do."""
+    edge_bytes: int
+    """The memory of the edges that enter it, if each were stored."""
+    state_bytes: int
+    """The memory that the method carries from step to step instead."""
+    operations: float
+    """In one step, by the compiler's account."""
+    line: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What a graph is made of. Printed, it is a table; a notebook shows it as one."""
+
+    method: str
+    nodes: tuple[NodeSummary, ...]
+    parameters: int
+    """How many numbers are to be found."""
+
+    @property
+    def count(self) -> int:
+        """The number of nodes."""
+        return sum(node.count for node in self.nodes)
+
+    @property
+    def edges(self) -> int:
+        """The number of edges."""
+        return sum(node.edges for node in self.nodes)
+
+    @property
+    def edge_bytes(self) -> int:
+        """The memory of all edges, if each were stored."""
+        return sum(node.edge_bytes for node in self.nodes)
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory that the method carries from step to step instead."""
+        return sum(node.state_bytes for node in self.nodes)
+
+    @property
+    def operations(self) -> float:
+        """Of the projections of all nodes in one step."""
+        return sum(node.operations for node in self.nodes)
+
+    @property
+    def markdown(self) -> str:
+        """As a table in Markdown."""
+        head, *rows = (" | ".join(row) for row in self._rows())
+        bar = "|".join(" --- " if left else " ---: " for left in _LEFT)
+        return "\n".join([f"| {head} |", f"|{bar}|", *(f"| {row} |" for row in rows)])
+
+    def __str__(self) -> str:
+        rows = list(self._rows())
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                text.ljust(width) if left else text.rjust(width)
+                for text, width, left in zip(row, widths, _LEFT, strict=True)
+            ).rstrip()
+            for row in rows
+        ]
+        rule = "─" * max(map(len, lines))
+        note = (
+            f"{self.method}: {self.count} nodes as {len(self.nodes)}, {self.parameters:,} numbers to find,"
+            f" {bytes_name(self.state_bytes)} from step to step; stored edges: {bytes_name(self.edge_bytes)}"
+        )
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], note])
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._rows()
+
+        def row(texts: Sequence[str], tag: str) -> str:
+            cells = (
+                f'<{tag} style="text-align: {"left" if left else "right"}">{html.escape(text)}</{tag}>'
+                for text, left in zip(texts, _LEFT, strict=True)
+            )
+            return f"<tr>{''.join(cells)}</tr>"
+
+        body = "".join(row(texts, "td") for texts in rows)
+        return f"<table><thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table>"
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        yield ("node", "operation", "shape", "set", "edges", "copies", "stored", "kept", "Mops", "line")
+        for n in self.nodes:
+            shape = names.shape_name(n.shape)
+            yield (
+                names.short(n.name, 32),
+                n.op,
+                f"{n.count} × ({shape})" if n.count > 1 else shape,
+                str(n.set),
+                f"{n.edges:,}",
+                names.range_name(*n.copies) if n.copies != (0, 0) else "",
+                bytes_name(n.edge_bytes),
+                bytes_name(n.state_bytes),
+                f"{n.operations / 1e6:,.3f}",
+                names.place_name(n.line),
+            )
+        yield (
+            "total",
+            "",
+            "",
+            "",
+            f"{self.edges:,}",
+            "",
+            bytes_name(self.edge_bytes),
+            bytes_name(self.state_bytes),
+            f"{self.operations / 1e6:,.3f}",
+            "",
+        )
+
+
+_LEFT = (True, True, True, False, False, False, False, False, False, True)  # which columns begin at the left
+
+
+def bytes_name(number: int) -> str:
+    """A number of bytes in words.
+
+    >>> bytes_name(0), bytes_name(512), bytes_name(6_422_528)
+    ('0 B', '512 B', '6.42 MB')
+    """
+    value, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}" if unit != "B" else f"{number} B"
+
+
+def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summary:
+    """Summarise the graph of a function: nodes, edges, memory and operations, without running it.
+
+    Args:
+        fn: an ordinary JAX function of the parameters that ends in a target; or, without `params`, what
+            `pjax.trace` returns, or a `Computation` built by hand.
+        params: any pytree of floating-point arrays; shapes are enough.
+        solver: a method; by default `AlternatingProjections`.
+
+    >>> import pjax
+    >>> x, y = jnp.ones((4, 3)), jnp.zeros((4, 2))
+    >>> found = summary(lambda w: pjax.squared_error(x @ w, y), jnp.ones((3, 2)))
+    >>> [(node.op, node.set, node.edges, node.copies) for node in found.nodes]
+    [('parameter', 1, 0, (4, 4)), ('dot', 2, 48, (1, 1)), ('squared_error', 1, 8, (0, 0))]
+    >>> found.edge_bytes, found.state_bytes
+    (224, 56)
+    """
+    solver = AlternatingProjections() if solver is None else solver
+    function, params = given(fn, params)
+    traced = tracing.read(function, params)
+    program = Program(solver, traced)  # its own: lines are those of this function, not of one like it
+    graph, place = program.partition.graph, program.partition.set_of()
+    leaves, constants = list(map(_shape, jax.tree.leaves(params))), tuple(map(_shape, traced.constants))
+    kept = _state_bytes(program, leaves, constants)
+    copies = _copies(program, traced)
+    operations = _operations(program, leaves, constants)
+    size = jnp.dtype(graph.dtype).itemsize
+    original, units = unstacked(graph)
+    nodes = []
+    for node, members in zip(graph.nodes, units, strict=True):
+        edges = sum(fan_out.entering(node, i) for i in range(len(node.wires)))
+        nodes.append(
+            NodeSummary(
+                names.folded_name([original.nodes[m].name for m in members]),
+                node.op,
+                len(members),
+                original.nodes[members[0]].shape,
+                place[node.index] + 1,
+                edges,
+                copies.get(node.index, (0, 0)),
+                edges * size,
+                kept.get(node.index, 0),
+                operations.get(node.index, 0.0),
+                node.line,
+            )
+        )
+    numbers = sum(math.prod(node.shape) for node in graph.nodes if node.is_parameter)
+    return Summary(solver.name, tuple(nodes), numbers)
+
+
+def _copies(program: Program, traced: tracing.Traced) -> dict[int, tuple[int, int]]:
+    """For each node that is read, the least and the most edges that leave one of its numbers."""
+    graph, known = program.partition.graph, Evaluator(traced.constants, {})
+    totals: dict[int, Any] = {}
+    for node in graph.nodes:
+        for i in range(len(node.wires)):
+            for source, count in fan_out.leaving(graph, node, i, known).items():
+                totals[source] = totals.get(source, 0) + count
+    return {v: fan_out.least_and_most(count) for v, count in totals.items()}
+
+
+def _state_bytes(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, int]:
+    """For each node, the bytes of what a method carries from step to step."""
+
+    def begin(leaves: Any, constants: Any) -> Any:
+        return _state(program.solver, program.problem(leaves, constants))
+
+    found: dict[int, int] = {}
+    state = jax.eval_shape(begin, leaves, constants)
+    for path, array in jax.tree_util.tree_flatten_with_path(state)[0]:
+        node = next((k.key for k in path if isinstance(k, jax.tree_util.DictKey)), None)
+        if node is not None:
+            found[node] = found.get(node, 0) + math.prod(array.shape) * array.dtype.itemsize
+    return found
+
+
+def _state(solver: Solver, problem: Problem) -> Any:
+    if isinstance(solver, ExtrapolatedProjections):  # what is asked of each node, while the sweep passes
+        return {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.nodes if not n.is_target}
+    return solver.iteration(problem).start()
+
+
+def _operations(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, float]:
+    """For each node that is not a parameter, the operations of its part of a step."""
+    parts: dict[int, Callable[[], Any]] = {}
+
+    def every(leaves: Any, constants: Any) -> None:
+        # One problem for all; each part is read on its own, and takes what it needs of it as an argument.
+        solver, problem = program.solver, program.problem(leaves, constants)
+        edges = stored(solver, problem)
+        for node in problem.graph.nodes:
+            if not node.is_parameter:
+                carry = before(problem, node, edges)
+                read = jax.make_jaxpr(functools.partial(moves, solver, problem, node))(*carry)
+                parts[node.index] = _lowering(read, jax.tree.leaves(carry))
+
+    jax.eval_shape(every, leaves, constants)
+    costs = {v: lower().cost_analysis() or {} for v, lower in parts.items()}
+    return {v: float(cost.get("flops", 0.0)) for v, cost in costs.items()}
+
+
+def _lowering(read: jex.ClosedJaxpr, arguments: Sequence[Any]) -> Callable[[], Any]:
+    """A function that lowers what was read, with its constants as arguments, of which shapes are kept."""
+    jaxpr, shapes = read.jaxpr, [_shape(x) for x in arguments]
+    captured = [_shape(x) for x in read.consts]
+
+    def run(captured: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        return jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, captured))(*arguments)
+
+    return lambda: jax.jit(run).lower(captured, shapes)
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
