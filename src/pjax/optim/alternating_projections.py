@@ -29,7 +29,8 @@ class AlternatingProjections(Solver):
             ``"tensor"``: beyond it, by a factor for the whole node that is the larger, the fewer of its
             readers ask for a move at all (see `pjax.engines.extrapolation`); ``"sample"``: one for each
             sample, where its first axis is that of the samples. Converges as well where the sets are convex
-            and meet. With an outer optimiser, which chooses the steps of the parameters itself, they are left out.
+            and meet. With an outer optimiser, which chooses the steps of the parameters itself, they are left
+            out.
     """
 
     name: ClassVar[str] = "AP"
