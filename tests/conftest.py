@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from pjax import devices as _devices
-from pjax.graph import read as _trace
+from pjax.graph import equations
 from pjax.rules import registry as _registry
 
 MANY = 6
@@ -59,5 +59,5 @@ def quick_compilation() -> Iterator[None]:
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten after it."""
-    monkeypatch.setattr(_trace, "_EQUATIONS", dict(_trace._EQUATIONS))
+    monkeypatch.setattr(equations, "OWN", dict(equations.OWN))
     monkeypatch.setattr(_registry, "_examples", list(_registry._examples))

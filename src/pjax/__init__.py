@@ -55,12 +55,12 @@ from pjax.containers.numpy import swapaxes as swapaxes
 from pjax.containers.numpy import transpose as transpose
 from pjax.containers.numpy import vmap as vmap
 from pjax.containers.register import register_primitive as register_primitive
+from pjax.containers.trace import trace as trace
 from pjax.errors import GraphError as GraphError
 from pjax.errors import InputError as InputError
 from pjax.errors import PjaxError as PjaxError
 from pjax.errors import UnsupportedEquationError as UnsupportedEquationError
-from pjax.graph.read import register_equation as register_equation
-from pjax.graph.read import trace as trace
+from pjax.graph.equations import register_equation as register_equation
 from pjax.optim.solve import NotConvergedError as NotConvergedError
 from pjax.optim.solve import Solution as Solution
 from pjax.optim.solve import Status as Status

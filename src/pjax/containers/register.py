@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from pjax.containers.numpy import apply
 from pjax.errors import InputError
-from pjax.graph.read import register_equation
+from pjax.graph.equations import register_equation
 from pjax.rules import Example, Primitive, Target, register, registered
 from pjax.rules.registry import redefines
 

@@ -355,7 +355,7 @@ def _in_updates(
         assert isinstance(problem, _Watched)
         moves, _ = solver.moves(problem)
         order[:], finite = zip(*problem.events, strict=True)
-        new, outer = program.applied(leaves, moves, outer, treedef)
+        new, outer = program.applied(leaves, moves, outer, treedef, problem.loss)
         return new, outer, jnp.stack(finite), moves, problem.inputs, problem.points
 
     for step in range(1, count + 1):

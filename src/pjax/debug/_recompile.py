@@ -11,6 +11,7 @@ import jax
 import jax.extend.core as jex
 
 from pjax.errors import InputError
+from pjax.graph import jaxprs, lines
 from pjax.graph import read as tracing
 from pjax.optim import Solver
 
@@ -228,13 +229,13 @@ def _equations(jaxpr: jex.Jaxpr) -> Iterator[_Equation]:
     """The equations of a function, those inside wrappers among them."""
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
-        if name in tracing._WRAPPERS:
-            inner = eqn.params[tracing._WRAPPERS[name]]
+        if name in jaxprs.WRAPPERS:
+            inner = jaxprs.wrapped(eqn)
             yield from _equations(inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner)
             continue
         numbers = tuple(f"{v.val}" for v in eqn.invars if isinstance(v, jex.Literal))
         shapes = tuple(str(v.aval) for v in (*eqn.invars, *eqn.outvars))
-        yield _Equation(name, tracing._user_line(eqn), numbers, (tracing._params_key(eqn), shapes))
+        yield _Equation(name, lines.user_line(eqn), numbers, (jaxprs.params_key(eqn), shapes))
 
 
 # --- Two calls beside each other ---

@@ -20,7 +20,7 @@ from pjax.devices import end_kernel, on_one_device
 from pjax.graph import fan_out
 from pjax.graph.nodes import Node
 from pjax.graph.partition import Partition
-from pjax.graph.wires import Evaluator, Wire, Wiring, condensed
+from pjax.graph.wires import Evaluator, Wire, Wiring, condensed, walk
 from pjax.rules import Dot, Primitive, Target
 from pjax.rules.base import Arrays
 from pjax.rules.contraction import Contraction
@@ -108,6 +108,7 @@ class Problem:
             (n.index, i): fan_out.each(n, i) for n in graph.nodes for i in range(len(n.wires))
         }
         self.counts = self._count()
+        self._factors = self._weigh()
         # Squared lengths of the inputs of contractions that do not change: of constants, and of where the
         # factor of a constant starts from. Computed here, outside the loop.
         self._norms = {
@@ -241,6 +242,49 @@ class Problem:
             return None
         return jnp.asarray(count > 0)
 
+    # --- Losses ---
+
+    def _weigh(self) -> dict[int, np.ndarray | jax.Array]:
+        """By which factors the losses of each target enter what the function returns: their mean."""
+        size = sum(math.prod(expr.shape) for expr in self.graph.outputs)
+        found: dict[int, Any] = {}
+        for expr in self.graph.outputs:
+            wire = Wire.of(expr)
+            if wire.constant or not expr.after:
+                continue
+            share = np.full(expr.shape, 1 / size, self.dtype)
+            if any(e.constant is not None for e in walk(expr)) or any(
+                not self.graph.nodes[s].is_target for s in wire.needs
+            ):
+                parts: Sequence[Any] = self._wiring(wire).pull(jnp.asarray(share))
+            else:  # it follows from the program alone
+                avals = [jax.ShapeDtypeStruct(self.graph.nodes[s].shape, self.dtype) for s in wire.sources]
+                with jax.ensure_compile_time_eval():
+                    found_now = Wiring(wire, avals, Evaluator((), {})).pull(jnp.asarray(share))
+                    parts = [np.asarray(part) for part in found_now]
+            add(found, zip(wire.sources, parts, strict=True))
+        return found
+
+    def factor(self, node: Node) -> jax.Array | None:
+        """The factors of a target's losses; None where none of them counts."""
+        found = self._factors.get(node.index)
+        if found is None or (isinstance(found, np.ndarray) and not found.any()):
+            return None
+        return jnp.asarray(found)
+
+    def _relative(self, node: Node) -> float | jax.Array:
+        """The factors of a target's losses, next to the largest of all; one number where all are the same."""
+        mine, every = self._factors.get(node.index), list(self._factors.values())
+        if mine is None:
+            return 0.0
+        if all(isinstance(f, np.ndarray) for f in every):
+            largest = max(float(np.max(np.abs(f), initial=0)) for f in every)
+            share = mine / largest if largest else np.zeros_like(mine)
+            rounded = np.where(np.abs(share - 1) < 1e-5, 1, share)
+            return float(rounded.flat[0]) if rounded.size and np.ptp(rounded) == 0 else jnp.asarray(rounded)
+        most = functools.reduce(jnp.maximum, (jnp.max(jnp.abs(jnp.asarray(f)), initial=0) for f in every))
+        return jnp.asarray(mine) / jnp.where(most > 0, most, 1)
+
     # --- Projections ---
 
     def push(self, v: int, i: int, value: Mapping[int, jax.Array]) -> jax.Array | None:
@@ -314,8 +358,15 @@ class Problem:
         v = node.index
         if isinstance(node.rule, Target):
             predictions, *labels = self.inputs[v]
+            now, factor = predictions + shifts[0], self._relative(node)
+            if isinstance(factor, float) and factor == 1:
+                moved = node.rule.displace(now, *labels)
+            elif isinstance(factor, float) and factor == 0:
+                moved = jnp.zeros_like(now)
+            else:
+                moved = node.rule.weighted(factor, now, *labels)
             # Written out: it ends with sums, which would be found again wherever it is read.
-            return (end_kernel(self._work(node.rule.displace(predictions + shifts[0], *labels))),), None
+            return (end_kernel(self._work(moved)),), None
         rule: Any = node.rule
         fixed = self.fixed(node)
         if isinstance(rule, Dot) and fixed is not None:
@@ -332,7 +383,12 @@ class Problem:
         if read is not None and isinstance(rule, Constrain):
             # A member is one, read or not; what nobody reads of it has no wish but the input's.
             goal, read = jnp.where(read, goal, inputs[0] + shifts[0] - self.points[v]), None
-        moves, move = rule.displace(inputs, shifts, self.points[v], goal, self.weight(v))
+        weight = self.weight(v)
+        if read is not None and rule.joint:
+            weight, read = jnp.where(read, weight, 0), None
+        still = tuple(jnp.zeros(x.shape, self.dtype) for x in inputs[len(shifts) :])
+        moves, move = rule.displace(inputs, (*shifts, *still), self.points[v], goal, weight)
+        moves = moves[: len(shifts)]
         if read is not None:  # an output that nobody reads constrains nothing
             moves = tuple(
                 jnp.where(read.reshape(read.shape + (1,) * (m.ndim - read.ndim)), m, 0) for m in moves

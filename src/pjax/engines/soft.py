@@ -6,24 +6,25 @@ whose readers want it to move by :math:`m_v` is projected with the weight :math:
 .. math:: \min_{\delta} \; |\delta|^2 + w \, |f(u + \delta) - f(u) - m_v|^2 .
 
 To first order the inputs move by :math:`\delta = J^\top \mu` with the multiplier
-:math:`\mu \approx w \, m_v`, damped by :math:`1 + w |J|^2`.
-Two things make plain projections learn slowly; both are choices of a metric:
+:math:`\mu = w \, m_v / (1 + w |J|^2)`. Two things make plain projections learn slowly; both are choices of a
+metric:
 
-- With :math:`w = 1` the damping is large, differs from copy to copy, and is applied anew in every layer. Here
-  :math:`w = \tau / N`, where :math:`N` is the typical :math:`|J|^2` of the node: every copy of every node is
-  damped by about :math:`1 + \tau`.
+- With :math:`w = 1` the damping :math:`1 + w |J|^2` is large, differs from copy to copy, and is applied anew
+  in every layer. Here :math:`w = \tau / |J|^2` with a small softness :math:`\tau`: all copies are damped by
+  :math:`1 + \tau`, which is taken out again.
 - A mean over readers divides what one of them wants by their number. Here moves are divided by :math:`w`,
   and *summed*: an extrapolation of the mean by the number of readers over :math:`w`.
 
-Both are exact to first order only, so the targets ask for a small part of the moves that their proximal
-operators make (the *reach*: that part of the scale of the loss), and what comes of it is divided by it.
+What is neglected of a product, a quotient or a smooth function is of the order of :math:`\tau` times the
+relative move that is asked for, less than a thousandth; so they ask for :math:`J^\top m_v`, with as many
+products as backpropagation has. Relus, maxima, bounds, rounding and sets are projected as they are. They
+answer small wishes better than large ones, which reach beyond their kinks; so the targets ask for a step that
+is small next to the predictions (the *reach*), and what comes of it is divided by it.
 
-In a product the two factors share the move by their balance: it is projected in the variables :math:`s x` and
-:math:`y / s` with :math:`s^2 = |y| / |x|`, typical lengths.
+A target asks by how much its loss falls, times the factor with which it enters what the function returns.
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,12 +32,10 @@ import jax
 import jax.numpy as jnp
 
 from pjax.devices import end_kernel
-from pjax.engines.point import TINY, Problem, add, balance
+from pjax.engines.point import TINY, Problem, add
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
-from pjax.rules import Dot, Primitive, Sum, SumRelu, Target
-from pjax.rules.contraction import Contraction
-from pjax.rules.dot import multiplier, sum_and_difference
+from pjax.rules.base import per_loss
 from pjax.rules.scan import Loop
 
 
@@ -45,28 +44,48 @@ def sweep(problem: Problem, softness: float, reach: float) -> dict[int, jax.Arra
 
     Args:
         problem: with the graph at the forward evaluation of the parameters.
-        softness: τ; what a node asks of its inputs is damped by 1 + τ.
-        reach: what part of their own moves the targets ask for. What comes of it is divided by it.
+        softness: τ, the weight of an output next to what its inputs can do, where a node has a kink.
+        reach: the length of the step that targets ask for, next to the size of the predictions. What comes of
+            it is divided by that length.
     """
-    found = _sweep(problem, softness, reach, {})
-    return {v: move / reach for v, move in found.items()}
+    asked, step = _asked(problem, reach)
+    found = _sweep(problem, softness, asked)
+    return {v: move / step for v, move in found.items()}
 
 
-def _sweep(
-    problem: Problem, softness: float, reach: float, wanted: dict[int, jax.Array]
-) -> dict[int, jax.Array]:
-    """The same, where more is wanted of some nodes, and nothing is divided."""
-    for node in reversed(problem.graph.nodes):
-        if node.is_parameter or not (node.is_target or node.index in wanted):
+def _asked(problem: Problem, reach: float) -> tuple[dict[int, jax.Array], jax.Array]:
+    """What the targets ask of what they read, and by which factor that is smaller than what they want."""
+    wanted: dict[int, jax.Array] = {}
+    sizes = []
+    for node in problem.graph.targets:
+        predictions, *labels = problem.inputs[node.index]
+        rule: Any = node.rule
+        factor = problem.factor(node)
+        if factor is None:
             continue
-        moves: Sequence[jax.Array | None]
-        if isinstance(node.rule, Target):
-            predictions, *labels = problem.inputs[node.index]
-            # Written out, or a compiler finds it again, with all its sums, for everything that reads it.
-            moves = (end_kernel(node.rule.ask(reach, predictions, *labels).astype(problem.dtype)),)
-        else:
-            moves = _ask(problem, node, wanted.pop(node.index), softness)
-        for i, total in enumerate(moves):
+        fall = rule.descent(predictions, *labels).astype(problem.dtype)
+        # Written out, or a compiler finds it again, with all its sums, for everything that reads it.
+        fall = end_kernel(per_loss(factor, predictions) * fall)
+        sizes.append((jnp.sqrt(jnp.mean(predictions**2)), jnp.sqrt(jnp.mean(fall**2))))
+        add(wanted, problem.pull(node.index, 0, fall))
+    # Small numbers stand for nothing at all, which asks for nothing.
+    step = functools.reduce(
+        jnp.minimum, (reach * (s + SHORT) / (f + TINY) for s, f in sizes), jnp.float32(1e6)
+    )
+    step = jnp.maximum(step, 1e-12).astype(problem.dtype)
+    return {v: step * wish for v, wish in wanted.items()}, step
+
+
+SHORT = 1e-4
+"""Predictions are taken for at least as large: a network may start with none."""
+
+
+def _sweep(problem: Problem, softness: float, wanted: dict[int, jax.Array]) -> dict[int, jax.Array]:
+    """What is asked of parameters, given what is asked of some nodes."""
+    for node in reversed(problem.graph.nodes):
+        if node.is_parameter or node.index not in wanted:
+            continue
+        for i, total in enumerate(_ask(problem, node, wanted.pop(node.index), softness)):
             add(wanted, problem.pull(node.index, i, total))
     still = {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.parameters}
     return {v: wanted.get(v, zero) for v, zero in still.items()}
@@ -74,91 +93,21 @@ def _sweep(
 
 def _ask(problem: Problem, node: Node, goal: jax.Array, softness: float) -> Sequence[jax.Array | None]:
     """What an operation asks of its inputs: their multipliers; None for constants."""
-    if isinstance(node.rule, Contraction):
-        return _contract(problem, node, node.rule, goal, softness)
+    inputs, output = problem.inputs[node.index], problem.points[node.index]
     if isinstance(node.rule, Loop):
-        return node.rule.wishes(
-            problem.inputs[node.index],
-            problem.points[node.index],
-            goal,
-            functools.partial(_ask_body, softness, problem.fixed_constants),
-        )
-    return _project(problem, node, goal, softness)
+        return node.rule.wishes(inputs, output, goal, functools.partial(_ask_body, softness))
+    rule: Any = node.rule
+    return rule.ask(inputs, output, goal, softness)[: len(node.wires)]
 
 
 def _ask_body(
-    softness: float,
-    fixed_constants: bool,
-    graph: Graph,
-    constants: Sequence[Any],
-    leaves: Sequence[Any],
-    goals: Sequence[jax.Array],
+    softness: float, graph: Graph, constants: Sequence[Any], leaves: Sequence[Any], goals: Sequence[jax.Array]
 ) -> list[jax.Array]:
     """What one step of a loop asks of its leaves, given what is asked of its outputs."""
     order = Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
-    problem = Problem(order, constants, leaves, fixed_constants=fixed_constants)
-    found = _sweep(problem, softness, 1.0, problem.asked(goals))
+    problem = Problem(order, constants, leaves)
+    found = _sweep(problem, softness, problem.asked(goals))
     return [
         jnp.zeros(jnp.shape(leaf), problem.dtype) if v is None else found[v]
         for v, leaf in zip(graph.leaves, leaves, strict=True)
     ]
-
-
-def _project(problem: Problem, node: Node, goal: jax.Array, softness: float) -> tuple[jax.Array, ...]:
-    """The multipliers of a node's inputs."""
-    still = tuple(problem.zeros(node.index, i) for i in range(len(node.wires)))
-    rule, inputs = node.rule, problem.inputs[node.index]
-    assert isinstance(rule, Primitive)
-    fixed = problem.fixed(node)
-    if isinstance(rule, Dot) and fixed is not None:
-        rule = Dot(fixed)
-    point = problem.points[node.index]
-    smooth = rule.dithered()
-    if smooth is not rule:
-        rule, point = smooth, smooth.forward(*inputs)
-    weight = softness / _sensitivity(rule, inputs, goal)
-    moves, _ = rule.displace(inputs, still, point, goal, weight)
-    return tuple(move / weight for move in moves)
-
-
-def _sensitivity(rule: Primitive, inputs: tuple[jax.Array, ...], output: jax.Array) -> float | jax.Array:
-    """The typical sum of squared derivatives of one output."""
-    if isinstance(rule, Dot):
-        return sum(jnp.sum(x * x) for x in inputs) / max(output.size, 1) + TINY
-    if isinstance(rule, Sum | SumRelu):
-        return sum(x.size for x in inputs) / max(output.size, 1)
-    return 1.0
-
-
-def _contract(
-    problem: Problem, node: Node, rule: Contraction, goal: jax.Array, softness: float
-) -> tuple[jax.Array | None, ...]:
-    """The multipliers of a product's factors."""
-    x, y = problem.inputs[node.index]
-    constant = [wire.constant for wire in node.wires]
-    xx, yy = rule.reduce(0, x * x), rule.reduce(1, y * y)
-    if problem.fixed(node) is not None:
-        held = yy if constant[1] else xx
-        weight = softness / jnp.maximum(jnp.mean(held), TINY)
-        lam = goal / (1 + weight * held)
-        return (None, rule.pull(1, x, lam)) if constant[0] else (rule.pull(0, y, lam), None)
-    square = balance(xx, yy)
-    weight = softness / (jnp.mean(xx) * square + jnp.mean(yy) / square + TINY)
-    total, product = xx * square + yy / square, problem.points[node.index]
-    plus, minus = sum_and_difference(total, product)
-    m = multiplier(plus, minus, goal, weight)
-    own, other = m.own / weight, m.other / weight
-    moves: list[jax.Array | None] = []
-    for i, (this, partner, scale) in enumerate(((x, y, square), (y, x, 1 / square))):
-        if constant[i]:
-            moves.append(None)
-            continue
-        # In the balanced variables it moves by own * s x + other * y / s; times s this is a multiplier.
-        grown = rule.scatter(i, own)
-        moves.append(scale * grown * this + rule.pull(i, partner, other))
-    return tuple(moves)
-
-
-def copies(problem: Problem) -> int:
-    """How many losses the targets hold."""
-    return sum(math.prod(target.shape) for target in problem.graph.targets)

@@ -43,7 +43,7 @@ class Node:
 
     @property
     def op(self) -> str:
-        return "parameter" if self.rule is None else self.rule.name
+        return "parameter" if self.rule is None else getattr(self.rule, "label", self.rule.name)
 
     @property
     def output(self) -> Expr:
@@ -51,8 +51,8 @@ class Node:
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """The inputs that have edges: all but a target's labels."""
-        return self.inputs[:1] if self.is_target else self.inputs
+        """The inputs that have edges: not the labels of a target, nor what else a rule never moves."""
+        return self.inputs if self.rule is None else self.inputs[: self.rule.moving]
 
     def where(self) -> str:
         """The node's name and the user's line, for error messages."""

@@ -13,7 +13,7 @@ from collections import deque
 
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
-from pjax.graph.read import renumber
+from pjax.graph.passes import renumber
 from pjax.graph.wires import Expr, Wire
 from pjax.rules import Identity
 

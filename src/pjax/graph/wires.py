@@ -46,9 +46,9 @@ LAYOUTS: dict[str, tuple[int, ...] | None] = {
     "split": (0,),
     "squeeze": (0,),
     "stack": None,
-    "stop_gradient": (0,),
     "tile": (0,),
     "transpose": (0,),
+    "unstack": (0,),
 }
 
 # Layouts in which every source scalar is read equally often.
@@ -66,7 +66,6 @@ UNIFORM = frozenset(
         "rev",
         "sharding_constraint",
         "squeeze",
-        "stop_gradient",
         "transpose",
         "vector",
     }
@@ -94,7 +93,7 @@ class Expr:
     dtype: Any
     line: str = ""
     depends: bool = False
-    """Whether it depends on a parameter."""
+    """Whether it moves with a parameter. What is held at the forward evaluation does not."""
     after: bool = False
     """Whether it is computed from a loss."""
     call: Call | None = None
@@ -102,10 +101,27 @@ class Expr:
     node: int | None = None
     constant: int | None = None
     literal: Any = None
+    form: "Form | None" = None
+    """How it follows from others number by number, if that is known."""
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """A value as a function of few others: what makes one node of many equations."""
+
+    bases: tuple[Expr, ...]
+    """What moves with parameters."""
+    constants: tuple[Expr, ...]
+    steps: tuple[tuple[Any, tuple[Any, ...]], ...]
+    """Equations, each with its operands: the place of a base, a constant or a step before, or a number."""
+    place: Any
+    """Of the value itself: ``("step", i, k)`` is result k of step i."""
+    is_curved: bool
+    """Whether it is more than sums, products with constants, and bounds."""
 
 
 def node_output(node: int, shape: tuple[int, ...], dtype: Any, *, after: bool = False) -> Expr:
@@ -161,6 +177,14 @@ def _result(fn: Callable[..., Any], key: Any, args: Sequence[jax.ShapeDtypeStruc
     return _RESULTS[known]
 
 
+def held(expr: Expr) -> Expr:
+    """What a value is at the forward evaluation, as a constant: it does not move with parameters."""
+    if not expr.depends:
+        return expr
+    same = apply("held", lambda x: x, expr, key=("held",), shape=expr.shape)
+    return dataclasses.replace(same, depends=False, line=expr.line)
+
+
 STACK = ("stack",)
 """The key of `stack`."""
 
@@ -177,15 +201,20 @@ def index(expr: Expr, place: int, axis: int = 0) -> Expr:
     return apply("slice", fn, expr, key=("index", place, axis), shape=shape)
 
 
-def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every expression below the roots, arguments first, each once."""
+def walk(*roots: Expr, held: bool = True) -> Iterator[Expr]:
+    """Every expression below the roots, arguments first, each once.
+
+    Args:
+        roots: where to begin.
+        held: whether to look below what does not move with parameters.
+    """
     seen: set[int] = set()
     stack = [(root, False) for root in reversed(roots)]
     while stack:
         expr, ready = stack.pop()
         if id(expr) in seen:
             continue
-        if ready or expr.call is None:
+        if ready or expr.call is None or not (held or expr.depends):
             seen.add(id(expr))
             yield expr
         else:
@@ -194,10 +223,15 @@ def walk(*roots: Expr) -> Iterator[Expr]:
 
 
 def nodes_of(expr: Expr) -> tuple[int, ...]:
-    """The nodes that an expression reads, in order."""
-    if expr.call is None:
-        return () if expr.node is None else (expr.node,)
-    return tuple(sorted({e.node for e in walk(expr) if e.node is not None}))
+    """The nodes with which an expression moves, in order."""
+    if expr.call is None or not expr.depends:
+        return (expr.node,) if expr.node is not None and expr.depends else ()
+    return tuple(sorted({e.node for e in walk(expr, held=False) if e.node is not None and e.depends}))
+
+
+def needs_of(expr: Expr) -> set[int]:
+    """The nodes that are evaluated before an expression: also what is held follows from some."""
+    return {e.node for e in walk(expr) if e.node is not None}
 
 
 def substitute(expr: Expr, nodes: Mapping[int, Expr]) -> Expr:
@@ -244,7 +278,7 @@ class Evaluator:
         self._keep: list[Any] = []  # ids stay valid only while the objects live
 
     def __call__(self, root: Expr) -> Any:
-        for expr in walk(root):
+        for expr in walk(root, held=self._known is self and self._linear is None):
             if id(expr) in self._memo or (self._linear is not None and not expr.depends):
                 continue
             self._keep.append(expr)
@@ -253,7 +287,7 @@ class Evaluator:
 
     def _evaluate(self, expr: Expr) -> Any:
         if self._known is not self and not expr.depends:
-            return self._known._memo[id(expr)]
+            return self._known(expr)
         if expr.node is not None:
             value = self._nodes[expr.node]
             # Products of bfloat16 come in float32, which the layouts behind them do not expect.
@@ -288,10 +322,16 @@ class Wire:
 
     expr: Expr
     sources: tuple[int, ...]
+    """The nodes with which it moves."""
 
     @classmethod
     def of(cls, expr: Expr) -> "Wire":
         return cls(expr, nodes_of(expr))
+
+    @functools.cached_property
+    def needs(self) -> frozenset[int]:
+        """The nodes that are evaluated before: the sources, and those behind what is held."""
+        return frozenset(needs_of(self.expr))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -308,13 +348,13 @@ class Wire:
     @property
     def layouts(self) -> tuple[str, ...]:
         """The names of the layouts on the way, for people to read."""
-        return tuple(e.call.name for e in walk(self.expr) if e.call is not None and e.depends)
+        return tuple(e.call.name for e in walk(self.expr, held=False) if e.call is not None and e.depends)
 
     @property
     def steered(self) -> set[int]:
         """The sources whose numbers move to places that are computed: by indices or predicates."""
         found: set[int] = set()
-        for e in walk(self.expr):
+        for e in walk(self.expr, held=False):
             if e.call is not None and e.depends and set(range(len(e.call.args))) - e.call.data:
                 found.update(nodes_of(e))
         return found

@@ -8,11 +8,15 @@ from pjax.errors import InputError
 
 
 def one_hot(predictions: jax.Array, labels: jax.Array) -> jax.Array:
-    """Labels of the shape and type of the predictions; class indices are one-hot encoded."""
+    """Labels of the shape and type of the predictions; class indices are one-hot encoded.
+
+    A class that is not there gives NaN: inside `jit`, where nobody can look at it before.
+    """
     if labels.ndim == predictions.ndim:
         return labels.astype(predictions.dtype)
     classes = jax.lax.broadcasted_iota(jnp.int32, predictions.shape, predictions.ndim - 1)
-    return (classes == labels[..., None]).astype(predictions.dtype)
+    known = (labels >= 0) & (labels < predictions.shape[-1])
+    return jnp.where(known[..., None], classes == labels[..., None], jnp.nan).astype(predictions.dtype)
 
 
 def check_float(name: str, what: str, value: jax.typing.ArrayLike) -> jax.Array:

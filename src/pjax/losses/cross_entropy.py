@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_probabilities, one_hot
 from pjax.rules.arithmetic import rows, wide
-from pjax.rules.base import Target, apply
+from pjax.rules.base import Target, apply, per_loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,19 +60,34 @@ class CrossEntropy(Target):
         return loss.astype(predictions.dtype)
 
     def displace(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
+        return self.weighted(1.0, predictions, labels)
+
+    def weighted(self, factor: jax.typing.ArrayLike, predictions: jax.Array, labels: jax.Array) -> jax.Array:
         x = rows(wide(predictions))
         solve = _newton if self.solver == "newton" else _fixed_point
-        return solve(x, one_hot(x, labels), self.scale).astype(predictions.dtype)
+        y, steps = one_hot(x, labels), _steps(self.scale)
+        if isinstance(factor, float) and factor == 1:
+            return solve(x, y, self.scale, steps).astype(predictions.dtype)
+        scale = self.scale * per_loss(factor, predictions)
+        # A loss that is to grow has no nearest point: its prediction goes as far the other way.
+        sign = jnp.where(scale < 0, -1, 1).astype(x.dtype)
+        return (sign * solve(x, y, jnp.abs(scale).astype(x.dtype), steps)).astype(predictions.dtype)
+
+    def descent(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
+        x = wide(predictions)
+        y = one_hot(x, labels)
+        total = jnp.sum(y, axis=-1, keepdims=True)
+        return (y - total * jax.nn.softmax(x, axis=-1)).astype(predictions.dtype)
 
 
-def _fixed_point(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
+def _fixed_point(x: jax.Array, y: jax.Array, scale: float | jax.Array, _: int) -> jax.Array:
     move = jnp.zeros_like(x)
     for _ in range(10):
         move = scale * (y - jax.nn.softmax(x + move, axis=-1))
     return move
 
 
-def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
+def _newton(x: jax.Array, y: jax.Array, scale: float | jax.Array, steps: int) -> jax.Array:
     offset = x + scale * y
     offset = offset - jnp.max(offset, axis=-1, keepdims=True)
     # The first of the most probable classes. An argmax would be a kernel of its own.
@@ -91,7 +106,7 @@ def _newton(x: jax.Array, y: jax.Array, scale: float) -> jax.Array:
         rise = (total - 1 - pull) / jnp.sum(p * damp, axis=-1, keepdims=True)
         return jnp.minimum(q - (gap + rise) * damp, 0), level + rise  # no probability exceeds one
 
-    steps = _steps(scale) + (x.dtype == jnp.float64)  # one more doubles the digits
+    steps += x.dtype == jnp.float64  # one more doubles the digits
 
     def repeat(q: jax.Array, *, unroll: int) -> jax.Array:
         return jax.lax.fori_loop(0, steps, step, (q, jnp.zeros_like(x[..., :1])), unroll=unroll)[0]

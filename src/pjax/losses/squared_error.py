@@ -48,6 +48,16 @@ class SquaredError(Target):
         gap = labels.astype(predictions.dtype) - predictions
         return gap if self.scale is None else gap * (self.scale / (1 + self.scale))
 
+    def weighted(self, factor: jax.typing.ArrayLike, predictions: jax.Array, labels: jax.Array) -> jax.Array:
+        if self.scale is None:
+            return super().weighted(factor, predictions, labels)
+        scale = jnp.asarray(factor) * self.scale
+        gap = labels.astype(predictions.dtype) - predictions
+        return (gap * (scale / (1 + jnp.abs(scale)))).astype(predictions.dtype)
+
+    def descent(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
+        return 2 * (labels.astype(predictions.dtype) - predictions)
+
 
 def squared_error(
     predictions: jax.typing.ArrayLike, targets: jax.typing.ArrayLike, scale: float | None = None

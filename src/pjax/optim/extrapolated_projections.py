@@ -1,6 +1,7 @@
 """Extrapolated projections: the method to train networks with."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -23,23 +24,24 @@ class ExtrapolatedProjections(Solver):
 
     Each step is one sweep: every node is projected once, after all nodes that read it, with a soft weight on
     its output; what its readers ask of it is summed instead of averaged (an extrapolation by their number).
-    What the parameters are asked to do, a mean over all losses, is a step that `outer` takes for a gradient.
+    What the parameters are asked to do is a step that `outer` takes for a gradient.
     See `pjax.engines.soft` for the formulas.
 
-    To first order, with differentiable functions, the moves are damped gradients, so the method learns as
-    fast as its outer optimiser does with gradients. It needs no derivatives: only the projections of the
-    nodes. A staircase such as `pjax.quantize`, which small moves do not change, is projected as the mean over
-    a dither of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step by step, from the last to
-    the first, and takes no longer to compile than one step.
+    With differentiable functions the moves are, to first order, gradients of the mean of what the function
+    returns, so the method learns as fast as its outer optimiser does with gradients. Nothing is
+    differentiated but functions of one number, each by itself; kinks, maxima and sets are projected onto. A
+    staircase such as `pjax.quantize`, which small moves do not change, is projected as the mean over a dither
+    of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step by step, from the last to the first, and
+    takes no longer to compile than one step.
 
     Args:
         steps_per_update: sweeps on one batch, each followed by a step of `outer`.
-        softness: τ. Each node passes on its wish divided by 1 + τ: large values come closer to plain
-            projections, in which what is asked of the last layer fades on its way to the first.
-        reach: what part of its own move each loss asks for; the answer is divided by it. Small values ask
-            what the network does near where it is, large ones what it would do far away, where other units
-            are active, other maxima are the largest, and the answer is less reliable.
-        learning_rate: of Adam, which is the outer optimiser if none is given.
+        softness: τ, the weight of a node's output next to what its inputs can do, where it has a kink: a
+            relu, a maximum, a bound. Large values come closer to plain projections, which reach beyond it.
+        reach: how far the losses ask the predictions to move, next to their size; the answer is divided by
+            it. Small values ask what the network does near where it is, large ones what it would do far away,
+            where other units are active, other maxima are the largest, and the answer is less reliable.
+        learning_rate: of Adam, which is the outer optimiser if none is given: 0.001, if not given.
         outer: an `optax.GradientTransformation`.
 
     >>> import jax.numpy as jnp
@@ -64,13 +66,15 @@ class ExtrapolatedProjections(Solver):
     steps_per_update: int = 1
     softness: float = 0.01
     reach: float = 0.05
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None
     outer: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("softness", "reach", "learning_rate"):
             value = getattr(self, name)
+            if name == "learning_rate" and value is None:
+                continue
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a positive number, got {value!r}")
         if self.sync_every > 1:
@@ -84,8 +88,19 @@ class ExtrapolatedProjections(Solver):
             raise InputError(
                 "ExtrapolatedProjections keeps no displacements from step to step: no state_dtype"
             )
-        if self.outer is None:
-            object.__setattr__(self, "outer", _adam(self.learning_rate))
+        if self.outer is not None and self.learning_rate is not None:
+            raise InputError(
+                "learning_rate is that of Adam, which is the outer optimiser if no other is given; here it is"
+                f" {self.outer!r:.80}, with a rate of its own: leave learning_rate out"
+            )
+
+    @property
+    def outer_optimizer(self) -> Any:
+        return (
+            _adam(1e-3 if self.learning_rate is None else self.learning_rate)
+            if self.outer is None
+            else self.outer
+        )
 
     def partition(self, graph: Graph) -> Partition:
         return Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
@@ -101,9 +116,7 @@ class ExtrapolatedProjections(Solver):
         problem: Problem,
         mean: Callable[[jax.Array], jax.Array] | None = None,  # noqa: ARG002 - taken of what it returns
     ) -> tuple[dict[int, jax.Array], jax.Array]:
-        losses = backward.copies(problem)
-        found = backward.sweep(problem, self.softness, self.reach)
-        return {v: move / losses for v, move in found.items()}, jnp.zeros((), problem.dtype)
+        return backward.sweep(problem, self.softness, self.reach), jnp.zeros((), problem.dtype)
 
     @property
     def stacks(self) -> bool:
@@ -114,6 +127,7 @@ class ExtrapolatedProjections(Solver):
         return self.steps_per_update
 
 
+@functools.cache  # so that equal rates are equal optimisers, and compile once
 def _adam(learning_rate: float) -> Any:
     try:
         import optax

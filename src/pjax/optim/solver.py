@@ -4,6 +4,7 @@ import abc
 import collections
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
@@ -188,6 +189,11 @@ class Solver(abc.ABC):
         return {v: total / len(losses) for v, total in totals.items()}, jnp.mean(losses)
 
     @property
+    def outer_optimizer(self) -> Any:
+        """The optax transformation that makes the steps; None where parameters are simply projected."""
+        return self.outer
+
+    @property
     def stacks(self) -> bool:
         """Whether equal nodes are stacked."""
         return bool(self.stack) and self.metric == "unit"
@@ -206,35 +212,52 @@ class Solver(abc.ABC):
     def init(self, params: Any) -> OptimizerState:
         """The state before the first update."""
         tracing.check_parameters(params)
-        outer = () if self.outer is None else self.outer.init(params)
+        outer = () if self.outer_optimizer is None else self.outer_optimizer.init(params)
         return OptimizerState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32), outer)
 
     @overload
-    def update(self, fn: Callable[..., Any], params: P, *, batch: Any = None) -> tuple[P, jax.Array]: ...
+    def update(
+        self, fn: Callable[..., Any], params: P, *, batch: Any = None, has_aux: bool = False
+    ) -> tuple[P, Any]: ...
 
     @overload
     def update(
-        self, fn: Callable[..., Any], params: P, state: OptimizerState, *, batch: Any = None
-    ) -> tuple[P, OptimizerState, jax.Array]: ...
+        self,
+        fn: Callable[..., Any],
+        params: P,
+        state: OptimizerState,
+        *,
+        batch: Any = None,
+        has_aux: bool = False,
+    ) -> tuple[P, OptimizerState, Any]: ...
 
     def update(
-        self, fn: Callable[..., Any], params: P, state: OptimizerState | None = None, *, batch: Any = None
-    ) -> tuple[P, jax.Array] | tuple[P, OptimizerState, jax.Array]:
+        self,
+        fn: Callable[..., Any],
+        params: P,
+        state: OptimizerState | None = None,
+        *,
+        batch: Any = None,
+        has_aux: bool = False,
+    ) -> tuple[P, Any] | tuple[P, OptimizerState, Any]:
         """Make `steps_per_update` steps on the constraints that a function states.
 
         Args:
-            fn: an ordinary JAX function of the parameters that ends in a target (a loss). It may be a new
-                closure in every call: functions that trace to the same graph share one compiled update.
+            fn: an ordinary JAX function of the parameters that ends in losses: any scalar, which is
+                minimised, or targets of `pjax.losses`, one by one or summed. It may be a new closure in every
+                call: functions that trace to the same graph share one compiled update.
             params: any pytree of floating-point arrays. Leaves that `fn` does not use come back unchanged.
             state: what `init` or the last update returned. May be left out where there is no outer optimiser.
             batch: a pytree of arrays whose first axis is that of the samples. If given, the function is
                 called with it as its second argument, and with parts of it if the solver has ``accumulate``.
+            has_aux: whether the function returns a pair, of losses and of anything else, as for `jax.grad`.
 
         Returns:
             The new parameters, the new state if one was given, and the mean loss of the *given*
-            parameters on this batch.
+            parameters on this batch; with ``has_aux``, a pair of it and of what else the function returned.
         """
-        if state is None and self.outer is not None:
+        _check_state(state)
+        if state is None and self.outer_optimizer is not None:
             raise InputError(
                 "an outer optimiser has a state: state = optimizer.init(params), then "
                 "params, state, loss = optimizer.update(fn, params, state)"
@@ -244,13 +267,18 @@ class Solver(abc.ABC):
                 "to divide a batch, accumulate and groups need it as an argument: optimizer.update(fn,"
                 " params, batch=(x, y)), with a function of the parameters and the batch"
             )
+        if has_aux and self._parts > 1:
+            raise InputError(
+                "has_aux returns what the function returns for the whole batch; with accumulate or groups"
+                " there is no such call. Evaluate it beside the update"
+            )
         most = 2 if self.groups > 1 else None  # all groups are like these
         parts = None if batch is None else _parts(batch, self._parts, most)
         calls = [fn] if parts is None else [_on(fn, part) for part in parts]
         tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
-        traced = [tracing.read(call, params) for call in calls]
+        traced = [tracing.read(call, params, has_aux=has_aux) for call in calls]
         check_mesh(traced[0].constants)
         if self.check:
             for part in traced:
@@ -264,12 +292,21 @@ class Solver(abc.ABC):
         if self.groups > 1:
             assert parts is not None
             constants, apart = _grouped(traced, parts, batch, self.groups)
-        new, outer, loss, neglected = program.update(leaves, constants, outer, treedef, apart)
+        new, outer, loss, neglected, aux = program.update(leaves, constants, outer, treedef, apart)
         params = jax.tree.unflatten(treedef, new)
+        found = (loss, jax.tree.unflatten(traced[0].aux, aux)) if has_aux else loss
         if state is None:
-            return params, loss
+            return params, found
         worst = jnp.maximum(state.neglected, neglected.astype(jnp.float32))
-        return params, OptimizerState(state.updates + 1, worst, outer), loss
+        return params, OptimizerState(state.updates + 1, worst, outer), found
+
+
+def _check_state(state: Any) -> None:
+    if state is not None and not isinstance(state, OptimizerState):
+        raise InputError(
+            "the state must be what optimizer.init(params) or the last update returned, got"
+            f" {type(state).__name__}: params, state, loss = optimizer.update(fn, params, state)"
+        )
 
 
 def _grouped(
@@ -345,6 +382,7 @@ class Program:
         self._checked: set[tuple[bool, ...]] = set()
         self._graph = graph
         self._kind = kind
+        self._traced = traced
 
     def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
         return self._kind(
@@ -393,6 +431,19 @@ class Program:
         outer: Any,
         treedef: Any,
         apart: tuple[bool, ...] = (),
+    ) -> tuple[list[Any], Any, jax.Array, jax.Array, list[Any]]:
+        aux: list[Any] = []
+        if self._traced.aux is not None or self._traced.has_effects:
+            aux = self._traced.evaluate(leaves, constants[0])[self._traced.outputs :]
+        return (*self._rounds(leaves, constants, outer, treedef, apart), aux)
+
+    def _rounds(
+        self,
+        leaves: list[Any],
+        constants: tuple[tuple[Any, ...], ...],
+        outer: Any,
+        treedef: Any,
+        apart: tuple[bool, ...],
     ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
         if self.solver.rounds == 1:
             return self._round(leaves, constants, outer, treedef, apart)
@@ -425,7 +476,7 @@ class Program:
             make = functools.partial(self.problem, leaves)
             moves, loss = self.solver.moves_in_parts(make, stacks, parameters)
             neglected = jnp.zeros_like(loss)
-        leaves, outer = self.applied(leaves, moves, outer, treedef)
+        leaves, outer = self.applied(leaves, moves, outer, treedef, loss)
         return leaves, outer, loss, neglected
 
     def _in_groups(
@@ -444,10 +495,11 @@ class Program:
         return {v: jnp.mean(move, 0) for v, move in moves.items()}, jnp.mean(losses), jnp.max(neglected)
 
     def applied(
-        self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any
+        self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any, loss: jax.Array
     ) -> tuple[list[Any], Any]:
         """The parameters after the given displacements, or what the outer optimiser makes of these."""
-        if self.solver.outer is None:
+        transformation = self.solver.outer_optimizer
+        if transformation is None:
             return self.moved(leaves, moves), outer
         # The moves themselves, and not a difference of parameters, in which small moves would be lost.
         gradient = [
@@ -455,12 +507,19 @@ class Program:
             for leaf, move in zip(leaves, self.partition.graph.per_leaf(moves), strict=True)
         ]
         params, gradient = (jax.tree.unflatten(treedef, x) for x in (leaves, gradient))
-        updates, outer = self.solver.outer.update(gradient, outer, params)
+        more = {"value": loss, "grad": gradient} if _takes_more(transformation) else {}
+        updates, outer = transformation.update(gradient, outer, params, **more)
         new = [
             (leaf + update).astype(jnp.result_type(leaf))
             for leaf, update in zip(leaves, jax.tree.leaves(updates), strict=True)
         ]
         return new, outer
+
+
+def _takes_more(transformation: Any) -> bool:
+    """Whether an optax transformation takes further arguments, such as the loss."""
+    parameters = inspect.signature(transformation.update).parameters.values()
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 _PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()

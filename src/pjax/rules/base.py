@@ -20,6 +20,8 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
 Arrays: TypeAlias = tuple[jax.Array, ...]
+Asked: TypeAlias = tuple[jax.Array | None, ...]
+"""What is asked of inputs; None of those that never move."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,18 @@ class Primitive(abc.ABC):
     name: ClassVar[str]
     core: ClassVar[int] = 0
     """How many trailing axes of every input belong to one copy of the function."""
+    joint: ClassVar[bool] = False
+    """Whether the whole of its inputs makes one copy, with an output of any shape."""
+
+    @property
+    def moving(self) -> int | None:
+        """How many of the inputs have edges, the first ones; None: all. The others never move."""
+        return None
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name
 
     @abc.abstractmethod
     def forward(self, *inputs: jax.Array) -> jax.Array:
@@ -64,6 +78,26 @@ class Primitive(abc.ABC):
         ends, end = self.project(start, goal, weight)
         return tuple(e - s for e, s in zip(ends, start, strict=True)), end - goal
 
+    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
+        """What a soft sweep asks of the inputs, given what is asked of the output: see `pjax.engines.soft`.
+
+        The multipliers of the soft projection, exact for what is linear; by default those of `dithered`.
+        """
+        rule = self.dithered()
+        point = output if rule is self else rule.forward(*inputs)
+        still = tuple(jnp.zeros_like(x) for x in inputs)
+        weight = softness / rule.sensitivity(inputs, goal)
+        moves, _ = rule.displace(inputs, still, point, goal, weight)
+        return tuple(move * ((1 + softness) / weight) for move in moves)
+
+    def sensitivity(self, inputs: Arrays, output: jax.Array) -> float | jax.Array:  # noqa: ARG002
+        """The typical sum of squared derivatives of one output."""
+        return 1.0
+
+    def as_target(self) -> "Target | None":
+        """What asks for this constraint at the end of a function; None where that means nothing."""
+        return None
+
     def dithered(self) -> "Primitive":
         """The mean of the function over small random changes of its input, where a step of it is steep.
 
@@ -77,12 +111,14 @@ class Primitive(abc.ABC):
 class Target(abc.ABC):
     """A loss at the end of a function, with the operator that lowers it.
 
-    The operator is the proximal operator of the loss, or the projection onto its minimisers.
+    The operator is the proximal operator of the loss, with its ``scale``; or, where it has none, the
+    projection onto its minimisers, and the loss then is the squared distance to them.
     """
 
     name: ClassVar[str]
     core: ClassVar[int] = 1
     """How many trailing axes of the predictions belong to one loss."""
+    moving: ClassVar[int | None] = 1
 
     @abc.abstractmethod
     def forward(self, predictions: jax.Array, *labels: Any, **_: Any) -> jax.Array:
@@ -96,15 +132,36 @@ class Target(abc.ABC):
         """The predictions after the move."""
         return predictions + self.displace(predictions, *labels)
 
-    def ask(self, part: float, predictions: jax.Array, *labels: jax.Array) -> jax.Array:
-        """A smaller move than `displace` makes: about the given part of it, in the direction it starts in.
+    def weighted(
+        self, factor: jax.typing.ArrayLike, predictions: jax.Array, *labels: Any, **_: Any
+    ) -> jax.Array:
+        """How the predictions move where the losses count by factors, of at most one in size.
 
-        Of a loss with a ``scale``, the proximal operator with that part of the scale.
+        By default that part of the move, which for a squared distance is its proximal operator.
+        """
+        return per_loss(factor, predictions) * self.displace(predictions, *labels)
+
+    def descent(self, predictions: jax.Array, *labels: Any, **_: Any) -> jax.Array:
+        """The direction in which the loss falls, by how much it falls: what small steps ask for.
+
+        By default twice the move: that of a squared distance. Of a loss with a ``scale``, what its proximal
+        operator does for a small scale, over the scale.
         """
         scale = getattr(self, "scale", None)
         if scale is None:
-            return part * self.displace(predictions, *labels)
-        return dataclasses.replace(self, scale=part * scale).displace(predictions, *labels)  # type: ignore[call-arg]
+            return 2 * self.displace(predictions, *labels)
+        small: Any = dataclasses.replace(self, scale=SMALL)  # type: ignore[call-arg]
+        return small.displace(predictions, *labels) / SMALL
+
+
+def per_loss(factor: jax.typing.ArrayLike, predictions: jax.Array) -> jax.Array:
+    """Numbers for losses, to multiply predictions by."""
+    factor = jnp.asarray(factor)
+    return factor.reshape(factor.shape + (1,) * (predictions.ndim - factor.ndim)) if factor.ndim else factor
+
+
+SMALL = 1e-3
+"""A scale for which a proximal operator is a step along the gradient, to a part in a thousand."""
 
 
 def apply(rule: Primitive | Target, *inputs: jax.Array) -> jax.Array:

@@ -47,6 +47,7 @@ class Contraction(abc.ABC):
     """A bilinear operation made of dot products of equal length."""
 
     name: ClassVar[str] = "dot"
+    moving: ClassVar[int | None] = None
     windowed: ClassVar[bool] = False
     """Whether its sums are over windows, which cost more than a pass over the output."""
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
@@ -79,6 +80,17 @@ class Contraction(abc.ABC):
 
     def forward(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return self.pair(x, y)
+
+    def ask(
+        self,
+        inputs: tuple[jax.Array, ...],
+        output: jax.Array,  # noqa: ARG002
+        goal: jax.Array,
+        softness: float,  # noqa: ARG002
+    ) -> tuple[jax.Array, ...]:
+        """What a soft sweep asks of the factors: see `pjax.engines.soft`."""
+        x, y = inputs
+        return self.pull(0, y, goal), self.pull(1, x, goal)
 
     @functools.cached_property
     def out(self) -> tuple[int, ...]:

@@ -285,6 +285,11 @@ class Dot(Primitive):
         x, y = inputs
         return jnp.sum(wide(x) * wide(y), axis=-1).astype(jnp.result_type(x, y))
 
+    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Arrays:  # noqa: ARG002
+        x, y = inputs
+        wish = goal[..., None]
+        return wish * y, wish * x
+
     def displace(
         self,
         inputs: Arrays,

@@ -42,6 +42,7 @@ class Loop:
     """Shape and type of each result, with those of the states that the steps start from."""
 
     name: ClassVar[str] = "scan"
+    moving: ClassVar[int | None] = None
 
     def forward(self, *inputs: Any) -> jax.Array:
         """Everything, flat."""

@@ -66,6 +66,9 @@ class Sum(Primitive):
     def forward(self, *inputs: jax.Array) -> jax.Array:
         return signed_sum(self.name, self.signs, inputs).astype(inputs[0].dtype)
 
+    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Arrays:  # noqa: ARG002
+        return spread(goal, self.signs, inputs)
+
     def displace(
         self,
         inputs: Arrays,

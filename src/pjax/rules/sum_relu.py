@@ -47,6 +47,9 @@ class SumRelu(Primitive):
     def forward(self, *inputs: jax.Array) -> jax.Array:
         return jnp.maximum(signed_sum(self.name, self.signs, inputs), 0).astype(inputs[0].dtype)
 
+    def sensitivity(self, inputs: Arrays, output: jax.Array) -> float:
+        return sum(x.size for x in inputs) / max(output.size, 1)
+
     def project(
         self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
     ) -> tuple[Arrays, jax.Array]:

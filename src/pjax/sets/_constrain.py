@@ -38,6 +38,10 @@ class Constrain(Primitive):
 
     name: ClassVar[str] = "constrain"
 
+    @property
+    def moving(self) -> int:
+        return 1
+
     def set_of(self, arrays: Sequence[jax.Array]) -> Set:
         """The set, with its arrays in float32 or wider."""
         found: Set = jax.tree.unflatten(self.structure, [a if a.dtype == bool else wide(a) for a in arrays])
@@ -74,6 +78,9 @@ class Constrain(Primitive):
             move, out = w * back + beyond, beyond - back
         still = tuple(jnp.zeros(a.shape, output.dtype) for a in inputs[1:])
         return (move.astype(inputs[0].dtype), *still), out.astype(output.dtype)
+
+    def as_target(self) -> "Member":
+        return Member(self)
 
     def dithered(self) -> Primitive:
         return dataclasses.replace(self, soft=True)

@@ -166,7 +166,7 @@ def moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, 
     if isinstance(solver, ExtrapolatedProjections):
         if isinstance(node.rule, Target):
             predictions, *labels = problem.inputs[node.index]
-            return node.rule.ask(solver.reach, predictions + problem.push(node.index, 0, values), *labels)
+            return node.rule.descent(predictions + problem.push(node.index, 0, values), *labels)
         found: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
     elif edges is not None:
         after, moved = edges.displaced(problem, node, goal)

@@ -151,7 +151,7 @@ def _single(graph: Graph) -> set[int]:
 def _can_be_stacked(node: Node) -> bool:
     if isinstance(node.rule, DotGeneral):
         return node.rule.batch == ((), ())
-    return isinstance(node.rule, Primitive)
+    return isinstance(node.rule, Primitive) and not node.rule.joint
 
 
 def _kind(node: Node, place: dict[int, int]) -> Any:
@@ -266,8 +266,8 @@ class _Stacker:
                 new = self._outputs[u]
                 if len(self._units[u]) > 1:
                     new = layout.index(new, p, self._forms[u][3])
-            elif expr.call is not None and expr.depends:
-                if expr.call.key == layout.STACK:
+            elif expr.call is not None:
+                if expr.depends and expr.call.key == layout.STACK:
                     new = self._stack(expr.call.args)
                 elif any(self._translated[id(arg)] is not arg for arg in expr.call.args):
                     args = tuple(self._translated[id(arg)] for arg in expr.call.args)
@@ -323,6 +323,8 @@ class _Stacker:
         if len({self._signature(expr) for expr in exprs}) == 1:
             return self._translate(first), False
         if not first.depends:
+            if layout.needs_of(first):
+                return layout.stack(*map(self._translate, exprs)), True
             return together(exprs, self._signature)
         if first.node is not None:
             u, p = self._unit_of[first.node]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pjax.graph.stack.alike import Signatures, Skeletons, together
-from pjax.graph.wires import Evaluator, Expr, node_output
+from pjax.graph.wires import Evaluator, Expr, needs_of, node_output
 
 if TYPE_CHECKING:
     from pjax.graph.stack.stacking import StackedGraph
@@ -39,7 +39,7 @@ def evaluate(
             values[v] = _together([given[node] for node in unit], graph.axes[v])
     for units in _order(graph):
         node = graph.nodes[units[0]]
-        if len(units) == 1 and not any(node.index in wire.sources for wire in node.inputs):
+        if len(units) == 1 and not any(node.index in wire.needs for wire in node.inputs):
             if node.rule is not None:
                 values[node.index] = node.rule.forward(*(evaluator(wire.expr) for wire in node.inputs))
         else:
@@ -54,7 +54,7 @@ def _together(values: Sequence[Any], axis: int) -> Any:
 
 def _order(graph: "StackedGraph") -> Iterator[tuple[int, ...]]:
     """The stacks, each after all that it reads; those that read each other together."""
-    reads = {node.index: {s for wire in node.inputs for s in wire.sources} for node in graph.nodes}
+    reads = {node.index: {s for wire in node.inputs for s in wire.needs} for node in graph.nodes}
     readers: dict[int, list[int]] = {v: [] for v in reads}
     for v, sources in reads.items():
         for source in sources:
@@ -177,7 +177,7 @@ class _Chain:
                 node = self._graph.original.nodes[v]
                 assert node.rule is not None
                 for source in {
-                    s for wire in node.inputs for s in wire.sources
+                    s for wire in node.inputs for s in wire.needs
                 } & self._step.keys() - own.keys():
                     own[source] = scanned[self._unit(source)][self._step[source] - first]
                 own[v] = node.rule.forward(*(alone(wire.expr) for wire in node.inputs))
@@ -238,6 +238,8 @@ class _Chain:
 
     def _leaf(self, slot: Sequence[Expr], start: int) -> _Leaf | None:
         nodes = [leaf.node for leaf in slot if leaf.node is not None]
+        if any(needs_of(leaf) & self._step.keys() for leaf in slot if leaf.node is None):
+            return None  # held, and known only when the step before has been evaluated
         if not nodes:
             return _Leaf(over=tuple(slot))
         unit = self._unit(nodes[0])

@@ -1,0 +1,590 @@
+"""From a jaxpr to nodes and wires.
+
+Each equation is one of these:
+
+- *constant*: it does not depend on a parameter, and is evaluated once;
+- *held*: what is no real number (a comparison, an index, an order), and what the function says is to be taken
+  as it is (`jax.lax.stop_gradient`): it is what the forward evaluation finds, and does not move;
+- a *layout*: it only moves numbers, and becomes part of the wires;
+- a *scalar function*: equations that follow number by number from one value are one node, however many;
+- an *operation* with a rule of its own: see `pjax.graph.equations`;
+- anything else with a derivative: one node, projected as a whole (`pjax.rules.joint`).
+
+What is computed from losses stays outside: sums of losses, and products with constants, say by which factor
+each loss counts. A loss that is used in another way is no target, but a function like any other.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+
+from pjax.errors import GraphError, UnsupportedEquationError
+from pjax.graph import equations, jaxprs, lines
+from pjax.graph import wires as layout
+from pjax.graph.nodes import Graph, Node, Rule
+from pjax.graph.passes import fused, needed
+from pjax.graph.wires import Call, Expr, Form, Wire
+from pjax.losses import Minimise
+from pjax.rules import Primitive
+from pjax.rules.joint import Joint
+from pjax.rules.linear import LinearMap
+from pjax.rules.scalar import Function, Scalar
+from pjax.rules.scan import Loop
+
+# Equations that pass on what they get.
+_SAME = frozenset({"name", "optimization_barrier", "copy", "copy_p", "device_put", "pvary", "pbroadcast"})
+
+# What may be done to losses so that each still counts by a factor.
+_LOSS_SUMS = frozenset({"add", "add_any", "sub", "neg", "reduce_sum", "concatenate", "stack", "pad", "psum"})
+_LOSS_PRODUCTS = frozenset({"mul", "div", "dot_general"})
+
+_LONGEST = 48
+"""Equations in one scalar function: what is longer is divided."""
+
+
+class _NoTargetError(Exception):
+    """Losses are used in a way in which they are no targets: their equations."""
+
+    def __init__(self, equations: set[int]) -> None:
+        super().__init__()
+        self.equations = equations
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+    """An equation for which there is no rule."""
+
+    name: str
+    line: str
+    inside: str
+    types: str
+
+    def __str__(self) -> str:
+        inside, line = (
+            (f" (of {self.inside})" if self.inside else ""),
+            f" at {self.line}" if self.line else "",
+        )
+        return f"  {self.name!r}{inside}{line}: {self.types}"
+
+
+def build_graph(
+    jaxpr: jex.Jaxpr,
+    names: Sequence[str],
+    outputs: int,
+    *,
+    keep_loops: bool = False,
+) -> Graph:
+    """The graph of a jaxpr whose inputs are parameters.
+
+    Its constants are those of the jaxpr, then those that `jaxprs.capturing` finds.
+
+    Args:
+        jaxpr: what was read.
+        names: of the parameters.
+        outputs: how many of the jaxpr's outputs, the first ones, are losses.
+        keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
+    """
+    plain: set[int] = set()
+    while True:
+        try:
+            return _build(jaxpr, names, outputs, keep_loops, plain)
+        except _NoTargetError as found:
+            plain |= found.equations
+
+
+def _build(jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, keep_loops: bool, plain: set[int]) -> Graph:
+    builder = Builder(keep_loops, plain)
+    constants = itertools.count()
+
+    def constant(var: Any) -> Expr:
+        return Expr(_aval(var).shape, _aval(var).dtype, constant=next(constants))
+
+    env: dict[Any, Expr] = {var: constant(var) for var in jaxpr.constvars}
+    for inner in jaxprs.capturing(*jaxpr.eqns):
+        builder.captured[id(inner)] = [constant(var) for var in inner.jaxpr.constvars]
+    leaves = []
+    for name, var in zip(names, jaxpr.invars, strict=True):
+        node = builder.add(name, None, (), _aval(var).shape, _aval(var).dtype)
+        env[var] = node.output
+        leaves.append(node.index)
+    wanted = [i < outputs for i in range(len(jaxpr.outvars))]
+    found = [out for out in builder.run(jaxpr, env, wanted)[:outputs] if out is not None]
+    builder.refuse_missing()
+    found = builder.as_losses(found)
+    if not any(out.after for out in found):
+        raise GraphError(
+            "the function does not depend on its parameters: there is nothing to solve for. It should end in"
+            " a loss of them, such as pjax.cross_entropy(logits, labels), any scalar, or a value in a set,"
+            " pjax.constrain(output, set)"
+        )
+    return fused(needed(builder.nodes, leaves, found))
+
+
+class Builder:
+    """Collects nodes while it walks through a jaxpr."""
+
+    def __init__(self, keep_loops: bool = False, plain: set[int] | None = None) -> None:
+        self.keep_loops = keep_loops
+        self.plain = set() if plain is None else plain
+        """Equations of losses that are no targets."""
+        self.nodes: list[Node] = []
+        self.captured: dict[int, list[Expr]] = {}
+        """What inner jaxprs captured, by their identity."""
+        self.missing: dict[Missing, None] = {}
+        self._origin: dict[int, int] = {}  # of targets: their equations
+
+    # --- Nodes ---
+
+    def add(
+        self,
+        name: str,
+        rule: Rule | None,
+        inputs: Sequence[Expr],
+        shape: tuple[int, ...],
+        dtype: Any,
+        line: str = "",
+    ) -> Node:
+        """A further node."""
+        wires = tuple(map(Wire.of, inputs))
+        node = Node(len(self.nodes), name, rule, wires, tuple(shape), dtype, line)
+        self.nodes.append(node)
+        return node
+
+    def operation(self, rule: Rule, *inputs: Expr, shape: tuple[int, ...], dtype: Any, line: str) -> Expr:
+        """The output of a further node."""
+        label = getattr(rule, "label", rule.name)
+        return self.add(f"{label}_{len(self.nodes)}", rule, inputs, shape, dtype, line).output
+
+    def target(self, rule: Any, inputs: Sequence[Expr], eqn: jex.JaxprEqn | None, line: str) -> Expr:
+        """The losses of a further target."""
+        avals = [jax.ShapeDtypeStruct(e.shape, e.dtype) for e in inputs]
+        loss = jax.eval_shape(rule.forward, *avals)
+        node = self.add(f"{rule.name}_{len(self.nodes)}", rule, inputs, loss.shape, loss.dtype, line)
+        if eqn is not None:
+            self._origin[node.index] = id(eqn)
+        return node.output
+
+    # --- The walk ---
+
+    def run(self, jaxpr: jex.Jaxpr, env: dict[Any, Expr], wanted: Sequence[bool]) -> list[Expr | None]:
+        """The outputs that are wanted; None for the others."""
+
+        def read(var: Any) -> Expr:
+            return layout.literal(var.val) if isinstance(var, jex.Literal) else env[var]
+
+        for eqn, results in jaxprs.live(jaxpr, wanted):
+            operands = zip(eqn.invars, jaxprs.reads(eqn, results), strict=True)
+            args = [
+                read(v) if need or isinstance(v, jex.Literal) else env.get(v, _nothing(v))
+                for v, need in operands
+            ]
+            outs = self.equation(eqn, args, results)
+            env.update((v, out) for v, out in zip(eqn.outvars, outs, strict=True) if out is not None)
+        return [read(v) if want else None for v, want in zip(jaxpr.outvars, wanted, strict=True)]
+
+    def equation(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> Sequence[Expr | None]:
+        """The results of an equation."""
+        name = eqn.primitive.name
+        if name in jaxprs.WRAPPERS:
+            with lines.inside(eqn):
+                return self.inline(jaxprs.wrapped(eqn), args, wanted)
+        if not any(a.depends for a in args):
+            return self.constant(eqn, args)
+        if name in _INNER:
+            with lines.inside(eqn):
+                return _INNER[name](self, eqn, args, wanted)
+        if name == "stop_gradient":
+            return [layout.held(args[0])]
+        if not any(np.prod(_aval(v).shape) for v in eqn.outvars):  # nothing of anything
+            return [_nothing(v) for v in eqn.outvars]
+        if name in _SAME:
+            return args
+        if any(a.after for a in args):
+            return self._after_loss(eqn, args)
+        return self._operation(eqn, args)
+
+    def _operation(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        name = eqn.primitive.name
+        if any(jnp.iscomplexobj(np.empty(0, _aval(v).dtype)) for v in (*eqn.invars, *eqn.outvars)):
+            return self._complex(eqn, args)
+        form = equations.scalar_form(eqn, args, _LONGEST)
+        if not any(_is_real(_aval(v).dtype) for v in eqn.outvars):
+            return [dataclasses.replace(out, depends=False, form=form) for out in self.call(eqn, args)]
+        if name in equations.OWN:
+            return equations.OWN[name](self, eqn, args)
+        if form is not None and form.is_curved:
+            return [self._scalar(eqn, form)]
+        if name in layout.LAYOUTS:
+            outs = self._layout(eqn, args)
+        elif name in equations.EQUATIONS:
+            outs = equations.EQUATIONS[name](self, eqn, args)
+        else:
+            outs = self.by_derivative(eqn, args)
+        return [dataclasses.replace(out, form=form) for out in outs] if form is not None else outs
+
+    def constant(self, eqn: jex.JaxprEqn, args: Sequence[Expr]) -> list[Expr]:
+        """An equation that does not depend on a parameter. What it captured is an argument like any other."""
+        inner = [x for x in jaxprs.capturing(eqn) if id(x) in self.captured]
+        sizes = [len(self.captured[id(x)]) for x in inner]
+        more = [expr for x in inner for expr in self.captured[id(x)]]
+
+        def bind(*values: Any) -> Sequence[Any]:
+            rest = iter(values[len(args) :])
+            captured = {id(x): list(itertools.islice(rest, n)) for x, n in zip(inner, sizes, strict=True)}
+            return jaxprs.bind(eqn, values[: len(args)], captured)
+
+        return self.call(eqn, [*args, *more], fn=bind)
+
+    def call(
+        self, eqn: jex.JaxprEqn, args: Sequence[Expr], data: frozenset[int] | None = None, fn: Any = None
+    ) -> list[Expr]:
+        """An equation applied to expressions, as expressions.
+
+        Args:
+            eqn: the equation.
+            args: its operands.
+            data: the places of those that carry values; all, if not given.
+            fn: what computes it, if not the equation itself.
+        """
+        places = frozenset(range(len(args))) if data is None else data
+        key = (eqn.primitive.name, jaxprs.params_key(eqn))
+        fn = functools.partial(_bind, eqn) if fn is None else fn
+        call = Call(eqn.primitive.name, fn, tuple(args), places, key)
+        depends, after, line = any(a.depends for a in args), any(a.after for a in args), lines.user_line(eqn)
+        return [
+            Expr(_aval(v).shape, _aval(v).dtype, line, depends, after, call, i)
+            for i, v in enumerate(eqn.outvars)
+        ]
+
+    def inline(self, inner: Any, args: Sequence[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
+        """The results of an inner jaxpr."""
+        jaxpr = jaxprs.opened(inner)
+        own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
+        captured = self.captured.get(id(inner)) or list(map(layout.literal, own))
+        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*captured, *args), strict=True))
+        return self.run(jaxpr, env, wanted)
+
+    def _layout(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        positions = layout.LAYOUTS[eqn.primitive.name]
+        data = frozenset(range(len(args))) if positions is None else frozenset(positions)
+        return self.call(eqn, args, data & frozenset(range(len(args))))
+
+    # --- Functions of few values ---
+
+    def _scalar(self, eqn: jex.JaxprEqn, form: Form) -> Expr:
+        """One node for all equations between a value and what follows from it number by number."""
+        out = equations.out(eqn)
+        (base,) = form.bases
+        label = lines.enclosing() or eqn.primitive.name
+        label = eqn.primitive.name if len(form.steps) == 1 or label.startswith("_") else label
+        rule = Scalar(
+            Function(("form", equations.form_key(form)), label, equations.form_function(form, cast=True))
+        )
+        constants = [equations.broadcast(c, out["shape"]) for c in form.constants]
+        return dataclasses.replace(self.operation(rule, base, *constants, **out), form=form)
+
+    def _complex(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        """Complex numbers stay inside of nodes: what follows from real ones and ends in real ones is one."""
+        forms = [equations.joint_form(eqn, args, i) for i in range(len(eqn.outvars))]
+        return [
+            self.whole(form, eqn, i) if _is_real(_aval(v).dtype) else _with_form(out, form)
+            for i, (v, out, form) in enumerate(zip(eqn.outvars, self.call(eqn, args), forms, strict=True))
+        ]
+
+    def by_derivative(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        """Equations without a rule of their own, by their derivative."""
+        forms = [equations.joint_form(eqn, args, i) for i in range(len(eqn.outvars))]
+        return [self.whole(form, eqn, i) for i, form in enumerate(forms)]
+
+    def whole(self, form: Form, eqn: jex.JaxprEqn, i: int) -> Expr:
+        """One result of an equation as a node that is projected as a whole."""
+        aval = _aval(eqn.outvars[i])
+        if not _is_real(aval.dtype):
+            (out,) = self.call(eqn, [])[i : i + 1]
+            return dataclasses.replace(out, depends=False)
+        fn = equations.form_function(form)
+        inputs = [*form.bases, *form.constants]
+        avals = [jax.ShapeDtypeStruct(e.shape, e.dtype) for e in inputs]
+        kind = _derivative_kind(fn, avals, len(form.bases))
+        line = lines.user_line(eqn)
+        if kind is None:
+            types = f"{', '.join(map(lines.describe, inputs))} -> {lines.results(eqn)}"
+            self.missing[Missing(eqn.primitive.name, line, lines.enclosing(), types)] = None
+            return self.add("missing", None, (), aval.shape, aval.dtype).output
+        function = Function(("form", equations.form_key(form)), eqn.primitive.name, fn)
+        rule = (LinearMap if kind == "linear" else Joint)(function, len(form.bases))
+        return self.operation(rule, *inputs, shape=aval.shape, dtype=aval.dtype, line=line)
+
+    def refuse_missing(self) -> None:
+        """Name all equations for which there is no rule."""
+        if not self.missing:
+            return
+        found = [str(missing) for missing in self.missing]
+        raise UnsupportedEquationError(
+            "no projection is known for these equations, which JAX cannot differentiate either:\n"
+            + "\n".join(found)
+            + "\nCompute it from constants, hold it with"
+            " jax.lax.stop_gradient, or give it a rule: pjax.register_primitive"
+        )
+
+    # --- Losses ---
+
+    def _after_loss(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        """What is made of losses: each still counts by a factor, or they are no targets."""
+        name = eqn.primitive.name
+        after = frozenset(i for i, a in enumerate(args) if a.after)
+        moving = [i for i, a in enumerate(args) if a.depends and not a.after]
+        if not any(_is_real(_aval(v).dtype) for v in eqn.outvars):
+            return [dataclasses.replace(out, depends=False, after=False) for out in self.call(eqn, args)]
+        if name in _LOSS_PRODUCTS:
+            if not moving and len(after) == 1 and not (name == "div" and 1 in after):
+                return self.call(eqn, args, after)
+        elif name in _LOSS_SUMS or name in layout.LAYOUTS:
+            positions = layout.LAYOUTS.get(name)
+            if positions is None or set(positions) >= {*after, *moving}:
+                lifted = [self._lifted(a) if i in moving else a for i, a in enumerate(args)]
+                data = None if positions is None else frozenset(positions) & frozenset(range(len(args)))
+                return self.call(eqn, lifted, data)
+        sources = {s for a in args if a.after for s in layout.nodes_of(a)}
+        raise _NoTargetError({self._origin[s] for s in sources if s in self._origin})
+
+    def _lifted(self, expr: Expr) -> Expr:
+        """A value as a loss of its own."""
+        return self.target(Minimise(), [expr], None, expr.line)
+
+    def as_losses(self, outputs: list[Expr]) -> list[Expr]:
+        """What a function returns, as losses: values in sets ask for that, any scalar is minimised."""
+        asked: dict[int, Expr] = {}
+        found: list[Expr] = []
+        for i, out in enumerate(outputs):
+            if out.after or not out.depends:
+                found.append(out)
+                continue
+            sources = [self.nodes[s] for s in layout.nodes_of(out)]
+            targets = [n.rule.as_target() if isinstance(n.rule, Primitive) else None for n in sources]
+            if all(target is not None for target in targets):
+                for node, rule in zip(sources, targets, strict=True):
+                    if node.index not in asked:
+                        exprs = [wire.expr for wire in node.inputs]
+                        asked[node.index] = self.target(rule, exprs, None, node.line)
+                    found.append(asked[node.index])
+            elif out.size == 1:
+                found.append(self._lifted(out))
+            else:
+                where = f" at {out.line}" if out.line else ""
+                raise GraphError(
+                    f"output {i} of the function ({lines.describe(out)}{where}) is neither a loss nor a"
+                    " number. Return losses, a scalar, or a value in a set; what else it computes can be"
+                    " returned beside the loss, with has_aux=True"
+                )
+        return found
+
+    # --- Loops and branches ---
+
+    def _scan(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
+        live = jaxprs.live_in_scan(eqn, wanted)
+        if self.keep_loops:
+            found = self._loop(eqn, args, live)
+            if found is not None:
+                return found
+        p = eqn.params
+        consts, carry = jaxprs.scan_counts(eqn)
+        fixed, xs = args[:consts], args[consts + carry :]
+        state: list[Expr | None] = list(args[consts : consts + carry])
+        steps = range(p["length"])
+        ys: list[list[Expr | None]] = []
+        body = jaxprs.opened(p["jaxpr"])
+        for t in reversed(steps) if p["reverse"] else steps:
+            now = [_nothing(v) if s is None else s for s, v in zip(state, body.invars[consts:], strict=False)]
+            outs = self.inline(p["jaxpr"], [*fixed, *now, *(layout.index(x, t) for x in xs)], live)
+            state = outs[:carry]
+            ys.append(outs[carry:])
+        if p["reverse"]:
+            ys.reverse()
+        if not ys:  # no steps at all
+            return [*state, *map(_nothing, eqn.outvars[carry:])]
+        stacks = [
+            layout.stack(*(y for y in column if y is not None)) if column[0] is not None else None
+            for column in zip(*ys, strict=True)
+        ]
+        return [*state, *stacks]
+
+    def _loop(self, eqn: jex.JaxprEqn, args: list[Expr], live: list[bool]) -> list[Expr | None] | None:
+        """A scan as one node; None if it holds targets, or states that are not real numbers."""
+        inner, length = eqn.params["jaxpr"], eqn.params["length"]
+        body = jaxprs.opened(inner)
+        consts, carry = jaxprs.scan_counts(eqn)
+        avals = [_aval(v) for v, want in zip(eqn.outvars, live, strict=True) if want]
+        states = [
+            _aval(v)
+            for v, want in zip(body.invars[consts : consts + carry], live[:carry], strict=True)
+            if want
+        ]
+        if not length or not all(_is_real(a.dtype) for a in (*avals, *states)):
+            return None
+        builder, numbers = Builder(keep_loops=True), itertools.count()
+        own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
+        env = dict(zip(body.constvars, self.captured.get(id(inner)) or map(layout.literal, own), strict=True))
+        # What is captured further inside is fixed, too.
+        deeper = [x for x in jaxprs.capturing(*body.eqns) if id(x) in self.captured]
+        captured = [expr for x in deeper for expr in self.captured[id(x)]]
+        extra = [*(e for e in env.values() if e.constant is not None), *captured]
+        of_extra = {id(e): Expr(e.shape, e.dtype, constant=next(numbers)) for e in extra}
+        env = {var: of_extra.get(id(e), e) for var, e in env.items()}
+        for x in deeper:
+            builder.captured[id(x)] = [of_extra[id(e)] for e in self.captured[id(x)]]
+        needs = jaxprs.needed_inputs(body, live)
+        kept = [
+            i for i, need in enumerate(needs) if need or (consts <= i < consts + carry and live[i - consts])
+        ]
+        is_leaf = [args[i].depends or consts <= i < consts + carry for i in kept]
+        leaves = []
+        for i, leaf in zip(kept, is_leaf, strict=True):
+            var = body.invars[i]
+            if leaf:
+                leaves.append(builder.add(f"input_{i}", None, (), _aval(var).shape, _aval(var).dtype).index)
+                env[var] = builder.nodes[-1].output
+            else:
+                env[var] = Expr(_aval(var).shape, _aval(var).dtype, constant=next(numbers))
+        outs = builder.run(body, env, live)
+        if any(node.is_target for node in builder.nodes):
+            return None
+        self.missing.update(builder.missing)
+        # The results in the types of the scan; what does not move with a parameter is a constant of the body.
+        outputs = [out for out in outs if out is not None]
+        made = [((length, *a.shape), a.dtype) for a in states]
+        rule = Loop(
+            fused(needed(builder.nodes, leaves, outputs)),
+            len(extra) + sum(i < consts for i in kept),
+            len(states),
+            length,
+            eqn.params["reverse"],
+            (*(False for _ in extra), *is_leaf),
+            (*((tuple(a.shape), a.dtype) for a in avals), *made),
+        )
+        line = lines.user_line(eqn)
+        inputs = [*extra, *(args[i] for i in kept)]
+        flat = self.operation(rule, *inputs, shape=(rule.size,), dtype=rule.dtype, line=line)
+        places = itertools.count()
+        return [layout.apply("slice", rule.result(next(places)), flat) if want else None for want in live]
+
+    def _cond(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
+        """All branches; what was not taken is not read."""
+        index, *operands = args
+        branches = eqn.params["branches"]
+        known = _known(index)
+        if known is not None:
+            return self.inline(branches[int(np.clip(known, 0, len(branches) - 1))], operands, wanted)
+        results = [self.inline(branch, operands, wanted) for branch in branches]
+        places = np.arange(len(branches))
+
+        def choose(which: jax.Array, *cases: jax.Array) -> jax.Array:
+            at = jnp.clip(which.astype(jnp.int32), 0, len(cases) - 1)
+            found = cases[0]
+            for i, case in zip(places[1:], cases[1:], strict=True):
+                found = jnp.where(at == i, case, found)
+            return found
+
+        outs: list[Expr | None] = []
+        for column in zip(*results, strict=True):
+            cases = [case for case in column if case is not None]
+            if not cases:
+                outs.append(None)
+                continue
+            if any(case.after for case in cases):
+                cases = [self._lifted(c) if c.depends and not c.after else c for c in cases]
+            out = layout.apply("select_n", choose, index, *cases, key=("choose", len(cases)))
+            assert out.call is not None
+            call = dataclasses.replace(out.call, data=frozenset(range(1, len(cases) + 1)))
+            depends = any(case.depends for case in cases) and _is_real(out.dtype)
+            outs.append(dataclasses.replace(out, call=call, depends=depends))
+        return outs
+
+    def _while(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
+        """As many steps as can be counted now."""
+        p = eqn.params
+        first, second = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
+        state = args[second:]
+        everything = [True] * len(state)
+        for _ in range(_MOST_STEPS):
+            (going,) = self.inline(p["cond_jaxpr"], [*args[:first], *state], [True])
+            known = None if going is None else _known(going)
+            if known is None:
+                raise UnsupportedEquationError(
+                    f"'while'{lines.at(eqn)}: how often it runs depends on a parameter, or on an array that"
+                    " is known only at run time, so that it cannot be written out; nor can jax.grad"
+                    " differentiate it. Give it a fixed number of steps: jax.lax.scan, or jax.lax.fori_loop"
+                    " with whole numbers"
+                )
+            if not known:
+                return [out if want else None for out, want in zip(state, wanted, strict=True)]
+            outs = self.inline(p["body_jaxpr"], [*args[first:second], *state], everything)
+            state = [out for out in outs if out is not None]
+        raise UnsupportedEquationError(
+            f"'while'{lines.at(eqn)}: it takes more than {_MOST_STEPS} steps; use jax.lax.scan"
+        )
+
+
+_MOST_STEPS = 4096
+
+_INNER = {"scan": Builder._scan, "cond": Builder._cond, "while": Builder._while}
+
+
+def _bind(eqn: jex.JaxprEqn, *args: Any) -> Sequence[Any]:
+    return jaxprs.bind(eqn, args, {})
+
+
+def _aval(var: Any) -> Any:
+    """The shape and type of a variable."""
+    return var.aval
+
+
+def _nothing(var: Any) -> Expr:
+    """Zeros in the place of a value that nobody reads."""
+    dtype = _aval(var).dtype
+    if not isinstance(dtype, np.dtype):  # a key
+        return Expr(_aval(var).shape, dtype, literal=None)
+    return layout.literal(np.zeros(_aval(var).shape, dtype))
+
+
+def _is_real(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def _with_form(expr: Expr, form: Form) -> Expr:
+    return dataclasses.replace(expr, form=form)
+
+
+def _known(expr: Expr) -> Any:
+    """A number that follows from the program alone; None for others."""
+    if any(e.node is not None or e.constant is not None for e in layout.walk(expr)):
+        return None
+    with jax.ensure_compile_time_eval():
+        return np.asarray(layout.Evaluator((), {})(expr))[()]
+
+
+def _derivative_kind(fn: Any, avals: Sequence[Any], moving: int) -> str | None:
+    """Whether a function is linear in its first arguments, or has a derivative in them; None: neither."""
+    rest = avals[moving:]
+    out = jax.eval_shape(fn, *avals)
+
+    def transposed(ct: Any, *rest: Any) -> Any:
+        return jax.linear_transpose(lambda *xs: fn(*xs, *rest), *avals[:moving])(ct)
+
+    def pulled(ct: Any, *given: Any) -> Any:
+        return jax.vjp(lambda *xs: fn(*xs, *given[moving:]), *given[:moving])[1](ct)
+
+    for kind, look, given in (("linear", transposed, rest), ("smooth", pulled, avals)):
+        try:
+            jax.eval_shape(look, out, *given)
+        except Exception:  # whatever JAX says of a function that is not
+            continue
+        return kind
+    return None

@@ -1,0 +1,613 @@
+"""Equations, one function each: which node, or which wires, an equation becomes.
+
+An equation that is linear, or smooth, needs no entry here to be projected: see `pjax.graph.builder`. Those
+that are here have a rule of their own, or are written by others that have.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pjax.errors import GraphError
+from pjax.graph import jaxprs
+from pjax.graph import wires as layout
+from pjax.graph.lines import at, user_line
+from pjax.graph.wires import Expr, Form
+from pjax.losses import SquaredError
+from pjax.rules import Dot, Max, Primitive, Sum, SumRelu
+from pjax.rules.contraction import Convolution, DotGeneral
+from pjax.rules.divide import Divide
+from pjax.rules.scalar import TABLE
+from pjax.rules.windows import windows
+from pjax.sets import Constrain
+
+if TYPE_CHECKING:
+    from pjax.graph.builder import Builder
+
+
+def aval_of(eqn: jex.JaxprEqn, i: int = 0) -> Any:
+    """The shape and type of a result."""
+    return eqn.outvars[i].aval
+
+
+Reading: TypeAlias = "Callable[[Builder, jex.JaxprEqn, list[Expr]], list[Expr]]"
+
+# --- Functions of one value, number by number ---------------------------------------------------------------
+
+_ARITHMETIC = frozenset(
+    {"add", "add_any", "sub", "neg", "mul", "div", "max", "min", "clamp", "convert_element_type"}
+)
+_CURVED = frozenset({"pow", "rem", "atan2", "nextafter", "select_n"})
+_LOGIC = frozenset({"eq", "ge", "gt", "le", "lt", "ne", "and", "or", "not", "xor", "is_finite"})
+
+
+def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form | None:
+    """How an equation's result follows from one value number by number; None where it does not.
+
+    Args:
+        eqn: the equation.
+        args: its operands.
+        longest: how many equations to put together.
+    """
+    name = eqn.primitive.name
+    if name not in _ARITHMETIC | _CURVED | _LOGIC and name not in TABLE:
+        return None
+    if len(eqn.outvars) != 1:
+        return None
+    moving = [a for a in args if a.depends]
+    bases = {id(b): b for a in moving for b in (a.form.bases if a.form else (a,))}
+    if len(bases) != 1:
+        return None
+    (base,) = bases.values()
+    shape = aval_of(eqn).shape
+    if base.shape != shape or any(a.shape != shape for a in moving):
+        return None
+    parts = [a.form for a in args if a.form is not None and id(a.form.bases[0]) == id(base)]
+    if any(len(form.bases) != 1 for form in parts) or sum(len(form.steps) for form in parts) >= longest:
+        return _joined(eqn, args, {}, 0, _is_curved(name, args)) if len(moving) == 1 else None
+    forms = {id(a): a.form for a in args if a.form is not None and id(a.form.bases[0]) == id(base)}
+    curved = any(form.is_curved for form in parts) or _is_curved(name, args)
+    return _joined(eqn, args, forms, 0, curved)
+
+
+def _is_curved(name: str, args: Sequence[Expr]) -> bool:
+    """Whether an equation of one value is more than sums, products with constants, and bounds."""
+    several = sum(a.depends for a in args) > 1
+    if name in ("mul", "max", "min"):
+        return several
+    if name == "div":
+        return args[1].depends
+    if name == "select_n":  # with a condition of the same value
+        return args[0].form is not None
+    return name not in _ARITHMETIC and name not in _LOGIC
+
+
+def joint_form(eqn: jex.JaxprEqn, args: Sequence[Expr], result: int) -> Form:
+    """A result of an equation as a function of what its operands follow from."""
+    complexes = {
+        id(a): a.form for a in args if a.form is not None and jnp.issubdtype(a.dtype, jnp.complexfloating)
+    }
+    return _joined(eqn, args, complexes, result, True)
+
+
+def _joined(
+    eqn: jex.JaxprEqn, args: Sequence[Expr], forms: dict[int, Form], result: int, is_curved: bool
+) -> Form:
+    """The form of a result, given those of some operands; the others are bases, constants or numbers."""
+    bases: list[Expr] = []
+    constants: list[Expr] = []
+    steps: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def place(kind: str, known: list[Expr], expr: Expr) -> tuple[Any, ...]:
+        for i, other in enumerate(known):
+            if other is expr:
+                return (kind, i)
+        known.append(expr)
+        return (kind, len(known) - 1)
+
+    def leaf(expr: Expr) -> tuple[Any, ...]:
+        if expr.depends:
+            return place("base", bases, expr)
+        if expr.literal is not None and np.ndim(expr.literal) == 0:
+            return ("number", jaxprs.freeze(np.asarray(expr.literal)), expr)
+        return place("constant", constants, expr)
+
+    def merged(form: Form) -> tuple[Any, ...]:
+        offset = len(steps)
+        of_bases, of_constants = [leaf(b) for b in form.bases], [leaf(c) for c in form.constants]
+
+        def moved(operand: tuple[Any, ...]) -> tuple[Any, ...]:
+            if operand[0] == "base":
+                return of_bases[operand[1]]
+            if operand[0] == "constant":
+                return of_constants[operand[1]]
+            return ("step", operand[1] + offset, operand[2]) if operand[0] == "step" else operand
+
+        known = {step: i for i, step in enumerate(map(_step_key, steps))}
+        where: dict[int, int] = {}
+        for i, (inner, operands) in enumerate(form.steps):
+            new = tuple(("step", where[o[1]], o[2]) if o[0] == "step" else moved(o) for o in operands)
+            key = _step_key((inner, new))
+            if key not in known:
+                known[key] = len(steps)
+                steps.append((inner, new))
+            where[i] = known[key]
+        return ("step", where[form.place[1]], form.place[2])
+
+    done: dict[int, tuple[Any, ...]] = {}
+    operands = []
+    for a in args:
+        if id(a) not in done:
+            done[id(a)] = merged(forms[id(a)]) if id(a) in forms else leaf(a)
+        operands.append(done[id(a)])
+    steps.append((eqn, tuple(operands)))
+    return Form(tuple(bases), tuple(constants), tuple(steps), ("step", len(steps) - 1, result), is_curved)
+
+
+def _step_key(step: tuple[Any, tuple[Any, ...]]) -> Any:
+    eqn, operands = step
+    shapes = tuple(str(v.aval) for v in eqn.outvars)
+    return (
+        eqn.primitive.name,
+        jaxprs.params_key(eqn),
+        tuple(o[:2] if o[0] == "number" else o for o in operands),
+        shapes,
+    )
+
+
+def form_key(form: Form) -> Any:
+    """The same for forms that are the same function."""
+    return (len(form.bases), len(form.constants), tuple(map(_step_key, form.steps)), form.place)
+
+
+def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]:
+    """A form as a function of its bases and constants.
+
+    Args:
+        form: the form.
+        cast: whether real numbers are all of the type of the first base, whatever the equations say: for
+            functions that are searched in a wider type than they are written in.
+    """
+
+    def bound(eqn: jex.JaxprEqn, operands: list[Any], dtype: Any) -> Sequence[Any]:
+        if not cast:
+            return jaxprs.bind(eqn, operands, {})
+        operands = [x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in operands]
+        if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(aval_of(eqn).dtype, jnp.floating):
+            return [operands[0].astype(dtype)]
+        return jaxprs.bind(eqn, operands, {})
+
+    def fn(*inputs: Any) -> Any:
+        given = {"base": inputs[: len(form.bases)], "constant": inputs[len(form.bases) :]}
+        found: list[Sequence[Any]] = []
+
+        def read(operand: tuple[Any, ...]) -> Any:
+            if operand[0] == "step":
+                return found[operand[1]][operand[2]]
+            if operand[0] == "number":
+                return jnp.asarray(operand[2].literal, operand[2].dtype)
+            return given[operand[0]][operand[1]]
+
+        for eqn, operands in form.steps:
+            found.append(bound(eqn, [jnp.asarray(read(o)) for o in operands], inputs[0].dtype))
+        return read(form.place)
+
+    return fn
+
+
+# --- Arithmetic ---------------------------------------------------------------------------------------------
+
+
+def vector(expr: Expr, axes: tuple[int, ...] = ()) -> Expr:
+    """Move some axes to the end and merge them: the vector form of an input that is reduced over them."""
+    keep = tuple(d for d in range(len(expr.shape)) if d not in axes)
+    shape = tuple(expr.shape[d] for d in keep)
+
+    def move(x: jax.Array) -> jax.Array:
+        return x.transpose(keep + axes).reshape(*shape, -1 if x.size else 0)
+
+    return layout.apply("vector", move, expr, key=("vector", axes))
+
+
+def broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
+    """An expression in a larger shape."""
+    if expr.shape == shape:
+        return expr
+    return layout.apply(
+        "broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr, key=("broadcast", shape)
+    )
+
+
+def out(eqn: jex.JaxprEqn, i: int = 0) -> dict[str, Any]:
+    """What a node is to know of the equation whose result it stands for."""
+    aval = aval_of(eqn, i)
+    return {"shape": tuple(aval.shape), "dtype": aval.dtype, "line": user_line(eqn)}
+
+
+def _sum_of(signs: tuple[int, ...]) -> Reading:
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        made = out(eqn)
+        inputs = [vector(broadcast(a, made["shape"])) for a in args]
+        return [builder.operation(Sum(signs), *inputs, **made)]
+
+    return reading
+
+
+def _reduce_sum(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    if eqn.params.get("axis_index_groups") is not None or not all(
+        isinstance(a, int) for a in eqn.params["axes"]
+    ):
+        raise GraphError(
+            f"{eqn.primitive.name!r}{at(eqn)} sums over devices, or over groups; inside the function that is"
+            " handed to an optimiser it can sum over axes of arrays and of jax.vmap"
+        )
+    return [
+        builder.operation(Sum((1,)), vector(arg, tuple(eqn.params["axes"])), **out(eqn, i))
+        for i, arg in enumerate(args)
+    ]
+
+
+def _multiply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    made = out(eqn)
+    return [builder.operation(Dot(), *(vector(broadcast(a, made["shape"])) for a in args), **made)]
+
+
+def _divide(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    if not args[1].depends:
+        inverse = layout.apply("reciprocal", lambda x: 1 / x, args[1], key=("reciprocal",))
+        return _multiply(builder, eqn, [args[0], inverse])
+    made = out(eqn)
+    return [builder.operation(Divide(), *(broadcast(a, made["shape"]) for a in args), **made)]
+
+
+def _dot_general(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    contract, batch = eqn.params["dimension_numbers"]
+    rule = DotGeneral(
+        shapes=(args[0].shape, args[1].shape),
+        dtypes=(args[0].dtype, args[1].dtype),
+        contract=(tuple(contract[0]), tuple(contract[1])),
+        batch=(tuple(batch[0]), tuple(batch[1])),
+        precision=eqn.params["precision"],
+    )
+    if contract[0]:
+        return [builder.operation(rule, *args, **out(eqn))]
+    # Nothing is summed: products one by one.
+    written = [
+        layout.apply("expand", functools.partial(rule.expand, i), arg, key=("expand", rule, i))
+        for i, arg in enumerate(args)
+    ]
+    return [builder.operation(Dot(), *written, **out(eqn))]
+
+
+def _convolution(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    p = eqn.params
+    if p["batch_group_count"] != 1:
+        return builder.by_derivative(eqn, args)
+    numbers = p["dimension_numbers"]
+    rule = Convolution(
+        shapes=(args[0].shape, args[1].shape),
+        dtypes=(args[0].dtype, args[1].dtype),
+        strides=tuple(p["window_strides"]),
+        padding=tuple((int(lo), int(hi)) for lo, hi in p["padding"]),
+        input_dilation=tuple(p["lhs_dilation"]),
+        kernel_dilation=tuple(p["rhs_dilation"]),
+        axes=(tuple(numbers.lhs_spec), tuple(numbers.rhs_spec), tuple(numbers.out_spec)),
+        groups=p["feature_group_count"],
+        precision=p["precision"],
+    )
+    return [builder.operation(rule, *args, **out(eqn))]
+
+
+# --- Maxima -------------------------------------------------------------------------------------------------
+
+
+def _number(expr: Expr) -> float | None:
+    """The number of an expression that is written in the program, perhaps broadcast."""
+    while expr.call is not None and expr.call.name in ("broadcast_in_dim", "convert_element_type"):
+        expr = expr.call.args[0]
+    value = expr.literal
+    return None if value is None or np.ndim(value) or isinstance(value, jax.core.Tracer) else float(value)
+
+
+def _extremum(sign: int) -> Reading:
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        made = out(eqn)
+        args = [broadcast(a, made["shape"]) for a in args]
+        numbers = [_number(a) for a in args]
+        for arg, other in ((args[0], numbers[1]), (args[1], numbers[0])):
+            if other == -sign * math.inf:
+                return [arg]
+            if other == 0 and sign > 0:
+                return [builder.operation(SumRelu((1,)), vector(arg), **made)]
+        both = layout.apply("concatenate", lambda *xs: jnp.stack(xs, -1), *args, key=("stack", -1))
+        return [builder.operation(Max(sign), both, **made)]
+
+    return reading
+
+
+def _reduce_extremum(sign: int) -> Reading:
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        axes = tuple(eqn.params["axes"])
+        behind = sum(d not in axes for d in range(max(axes, default=0), len(args[0].shape)))
+        return [builder.operation(Max(sign, behind), vector(args[0], axes), **out(eqn))]
+
+    return reading
+
+
+def _clamp(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    low, x, high = args
+    above = _extremum(1)(builder, eqn, [x, low])
+    return _extremum(-1)(builder, eqn, [*above, high])
+
+
+def _reduce_window(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    p = eqn.params
+    if any(d != 1 for d in p["base_dilation"]):
+        return builder.by_derivative(eqn, args)
+    sign = {"reduce_window_max": 1, "reduce_window_min": -1}.get(eqn.primitive.name, 0)
+    # A finite stand-in for infinity: it never wins, and arithmetic with it stays finite.
+    fill = -sign * float(jnp.finfo(args[0].dtype).max) / 4
+
+    def cut(x: jax.Array, fill: jax.Array) -> jax.Array:
+        return windows(
+            x,
+            tuple(p["window_dimensions"]),
+            tuple(p["window_strides"]),
+            tuple((int(lo), int(hi)) for lo, hi in p["padding"]),
+            tuple(p["window_dilation"]),
+            fill,
+        )
+
+    key = ("windows", eqn.primitive.name, jaxprs.params_key(eqn))
+    border = layout.literal(np.asarray(fill, args[0].dtype))
+    patches = layout.apply("windows", cut, args[0], border, key=key)
+    return [builder.operation(Max(sign) if sign else Sum((1,)), patches, **out(eqn))]
+
+
+# --- What moves numbers to places that are found ----------------------------------------------------------
+
+
+def _sort(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
+    """The order is held: a sort moves numbers."""
+    axis = eqn.params["dimension"]
+
+    def order(*xs: jax.Array) -> jax.Array:
+        places = lax.broadcasted_iota(jnp.int32, xs[0].shape, axis)
+        return lax.sort((*xs, places), dimension=axis, num_keys=eqn.params["num_keys"], is_stable=True)[-1]
+
+    found = layout.held(layout.apply("order", order, *args, key=("order", jaxprs.params_key(eqn))))
+    return [_taken(arg, found, axis) for arg in args]
+
+
+def _top_k(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
+    k, axis = eqn.params["k"], eqn.params.get("axis", len(args[0].shape) - 1)
+
+    def places(x: jax.Array) -> jax.Array:
+        return jnp.moveaxis(lax.top_k(jnp.moveaxis(x, axis, -1), k)[1], -1, axis)
+
+    found = layout.held(layout.apply("top_k", places, args[0], key=("top_k", k, axis)))
+    return [_taken(args[0], found, axis), found]
+
+
+def _taken(expr: Expr, places: Expr, axis: int) -> Expr:
+    """Numbers at places along an axis that are held."""
+    return _steered(
+        "gather",
+        lambda x, at: jnp.take_along_axis(x, at, axis, mode="clip"),
+        expr,
+        places,
+        key=("take", axis),
+    )
+
+
+def _steered(name: str, fn: Callable[..., jax.Array], *args: Expr, key: Any, data: int = 1) -> Expr:
+    """A layout whose last arguments say where numbers go: all but the first ``data``."""
+    made = layout.apply(name, fn, *args, key=key)
+    assert made.call is not None
+    call = dataclasses.replace(made.call, data=frozenset(range(data)))
+    return dataclasses.replace(made, call=call, depends=any(a.depends for a in args[:data]))
+
+
+def _cumulative_extremum(sign: int) -> Reading:
+    """Which of the numbers so far is the largest is held."""
+
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
+        axis, reverse = eqn.params["axis"], eqn.params["reverse"]
+
+        def places(x: jax.Array) -> jax.Array:
+            at = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+
+            def larger(a: Any, b: Any) -> Any:
+                keep = sign * a[0] >= sign * b[0]
+                return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
+
+            return lax.associative_scan(larger, (x, at), reverse=reverse, axis=axis)[1]
+
+        key = ("cumulative", sign, axis, reverse)
+        found = layout.held(layout.apply("cumulative", places, args[0], key=key))
+        return [_taken(args[0], found, axis)]
+
+    return reading
+
+
+def _scatter(kind: str) -> Reading:
+    """Which update a number gets is held: the last one, or the largest. Others stay what they are."""
+
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
+        p = eqn.params
+
+        def scatter(which: Callable[..., jax.Array], x: jax.Array, at: jax.Array, u: jax.Array) -> jax.Array:
+            return which(
+                x, at, u, p["dimension_numbers"], indices_are_sorted=p["indices_are_sorted"], mode=p["mode"]
+            )
+
+        def source(x: jax.Array, at: jax.Array, updates: jax.Array) -> jax.Array:
+            """For each number of the result, which update it is; -1 where it stays."""
+            names = jnp.arange(updates.size, dtype=jnp.int32).reshape(updates.shape)
+            none = jnp.full(x.shape, -1, jnp.int32)
+            if kind == "set":
+                return scatter(lax.scatter, none, at, names)
+            best = scatter(lax.scatter_max if kind == "max" else lax.scatter_min, x, at, updates)
+            # What the place of each update ends with: the winners are equal to it.
+            there = jax.linear_transpose(
+                lambda u: scatter(lax.scatter_add, jnp.zeros_like(x), at, u), updates
+            )
+            wins = there(best)[0] == updates
+            return jnp.where(best == x, -1, scatter(lax.scatter_max, none, at, jnp.where(wins, names, -1)))
+
+        def moved(x: jax.Array, updates: jax.Array, names: jax.Array) -> jax.Array:
+            picked = jnp.take(updates.reshape(-1), jnp.maximum(names, 0).reshape(-1)).reshape(names.shape)
+            return jnp.where(names >= 0, picked, x)
+
+        x, indices, updates = args
+        key = ("scatter", kind, jaxprs.params_key(eqn))
+        names = layout.held(layout.apply("scatter", source, x, indices, updates, key=("source", key)))
+        return [_steered("scatter", moved, x, updates, names, key=("moved", key), data=2)]
+
+    return reading
+
+
+def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    """What is added is linear in the updates; where it is added to is another term."""
+    x, indices, updates = args
+    if _number(x) == 0:
+        return builder.by_derivative(eqn, args)
+    if not updates.depends:
+        added = builder.call(eqn, [layout.literal(np.zeros(x.shape, x.dtype)), indices, updates])
+    else:
+        added = builder.by_derivative(eqn, [layout.literal(np.zeros(x.shape, x.dtype)), indices, updates])
+    return [builder.operation(Sum((1, 1)), vector(x), vector(added[0]), **out(eqn))]
+
+
+# --- Functions of several values ----------------------------------------------------------------------------
+
+
+def _power(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    """x^y of two values that move: exp(y log x)."""
+    return _rewritten(builder, eqn, args, lambda x, y: jnp.exp(y * jnp.log(x)))
+
+
+def _cumulative_product(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    axis, reverse = eqn.params["axis"], eqn.params["reverse"]
+    return _rewritten(
+        builder, eqn, args, lambda x: lax.associative_scan(jnp.multiply, x, axis=axis, reverse=reverse)
+    )
+
+
+def _product(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    """Halves by halves."""
+
+    def product(x: jax.Array) -> jax.Array:
+        axes = tuple(eqn.params["axes"])
+        x = jnp.moveaxis(x, axes, range(len(axes))).reshape(-1, *out(eqn)["shape"])
+        while len(x) > 1:
+            half = len(x) // 2
+            both = x[:half] * x[half : 2 * half]
+            x = jnp.concatenate([both, x[2 * half :]]) if len(x) % 2 else both
+        return x[0] if len(x) else jnp.ones(x.shape[1:], x.dtype)
+
+    return _rewritten(builder, eqn, args, product)
+
+
+def _rewritten(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr], fn: Callable[..., Any]) -> list[Expr]:
+    """An equation as others."""
+    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args]
+    closed = jax.make_jaxpr(fn)(*avals)
+    found = builder.inline(closed, args, [True] * len(eqn.outvars))
+    return [expr for expr in found if expr is not None]
+
+
+# --- Rules of pjax ------------------------------------------------------------------------------------------
+
+
+def _apply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    rule, line = eqn.params["rule"], user_line(eqn)
+    if isinstance(rule, Constrain) and any(a.depends for a in args[1:]):
+        raise GraphError(
+            f"the set of {rule.name!r}{at(eqn)} depends on a parameter: its bounds, radii and known values"
+            " must be constant. Constrain a difference or a product instead: x - bound to be non-negative"
+        )
+    if isinstance(rule, Primitive):
+        return [builder.operation(rule, *args, **out(eqn))]
+    if id(eqn) in builder.plain:
+        return _rewritten(builder, eqn, args, rule.forward)
+    predictions, *labels = args
+    if any(label.depends for label in labels):
+        if not isinstance(rule, SquaredError):
+            return _rewritten(builder, eqn, args, rule.forward)
+        # |a - b|² is the squared error of a - b from zero.
+        difference = {"shape": predictions.shape, "dtype": predictions.dtype, "line": line}
+        predictions = builder.operation(Sum((1, -1)), vector(predictions), vector(labels[0]), **difference)
+        labels = [layout.literal(np.zeros(predictions.shape, predictions.dtype))]
+    return [builder.target(rule, [predictions, *labels], eqn, line)]
+
+
+EQUATIONS: dict[str, Reading] = {
+    "add": _sum_of((1, 1)),
+    "add_any": _sum_of((1, 1)),
+    "sub": _sum_of((1, -1)),
+    "neg": _sum_of((-1,)),
+    "reduce_sum": _reduce_sum,
+    "psum": _reduce_sum,
+    "psum_invariant": _reduce_sum,
+    "mul": _multiply,
+    "div": _divide,
+    "pow": _power,
+    "dot_general": _dot_general,
+    "conv_general_dilated": _convolution,
+    "max": _extremum(1),
+    "min": _extremum(-1),
+    "clamp": _clamp,
+    "reduce_max": _reduce_extremum(1),
+    "reduce_min": _reduce_extremum(-1),
+    "reduce_window_max": _reduce_window,
+    "reduce_window_min": _reduce_window,
+    "reduce_window_sum": _reduce_window,
+    "sort": _sort,
+    "top_k": _top_k,
+    "cummax": _cumulative_extremum(1),
+    "cummin": _cumulative_extremum(-1),
+    "cumprod": _cumulative_product,
+    "reduce_prod": _product,
+    "scatter": _scatter("set"),
+    "scatter-add": _scatter_add,
+    "scatter_add": _scatter_add,
+    "scatter-max": _scatter("max"),
+    "scatter-min": _scatter("min"),
+    "scatter_max": _scatter("max"),
+    "scatter_min": _scatter("min"),
+    "pjax": _apply,
+}
+
+
+registered = 0  # how often the table was changed: graphs that were traced before are out of date
+
+
+def register_equation(name: str, rule: Primitive | Callable[..., Primitive]) -> None:
+    """Teach `pjax.trace` an elementwise JAX equation, in place of what it does by itself.
+
+    Args:
+        name: the name of the equation as it stands in a jaxpr.
+        rule: a `Primitive` with ``core = 0``, or a function from the equation's parameters to one.
+    """
+
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        rule_of_it = rule if isinstance(rule, Primitive) else rule(**eqn.params)
+        made = out(eqn)
+        return [builder.operation(rule_of_it, *(broadcast(a, made["shape"]) for a in args), **made)]
+
+    global registered
+    registered += 1
+    OWN[name] = reading
+
+
+OWN: dict[str, Reading] = {}
+"""Readings of equations that users have registered."""

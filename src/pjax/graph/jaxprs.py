@@ -1,0 +1,285 @@
+"""What is asked of jaxprs: what they capture, what of them is needed, when two are the same, what they are.
+
+A function captures arrays, such as the batch, at any depth: in a jitted function that a scan calls, say. All
+of them are arguments of the program that pjax compiles, so that another batch is no other program. Equality
+never looks at them; everything else it sees, at any depth.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+
+# Equations that only wrap another jaxpr, and where they keep it.
+WRAPPERS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_lin": "call_jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_vmap_call": "call",
+}
+
+# Equations whose inner jaxprs are read, too: what these captured is an argument like any other.
+_READ = frozenset({*WRAPPERS, "scan", "while", "cond"})
+
+Captured: TypeAlias = Mapping[int, Sequence[Any]]
+"""What inner jaxprs captured, by their identity."""
+
+
+def wrapped(eqn: jex.JaxprEqn) -> Any:
+    """The jaxpr that an equation wraps."""
+    return eqn.params[WRAPPERS[eqn.primitive.name]]
+
+
+def opened(inner: Any) -> jex.Jaxpr:
+    """A jaxpr without what it captured."""
+    return inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner
+
+
+def _inner(value: Any) -> Iterator[Any]:
+    """The jaxprs in a static argument."""
+    if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _inner(part)
+
+
+def inner_jaxprs(eqn: jex.JaxprEqn) -> list[Any]:
+    """The jaxprs of an equation, as far as they are read."""
+    if eqn.primitive.name in WRAPPERS:
+        return [wrapped(eqn)]
+    if eqn.primitive.name not in _READ:
+        return []
+    return [inner for key in sorted(eqn.params) for inner in _inner(eqn.params[key])]
+
+
+def capturing(*equations: jex.JaxprEqn) -> list[Any]:
+    """The jaxprs in equations, at any depth, that captured something, in order, each once."""
+    found: dict[int, Any] = {}
+    for eqn in equations:
+        for inner in inner_jaxprs(eqn):
+            if isinstance(inner, jex.ClosedJaxpr) and inner.consts:
+                found.setdefault(id(inner), inner)
+            for deeper in capturing(*opened(inner).eqns):
+                found.setdefault(id(deeper), deeper)
+    return list(found.values())
+
+
+# --- What is needed ---------------------------------------------------------------------------------------
+
+
+def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, list[bool]]]:
+    """The equations that some outputs need, each with which of its results are needed."""
+    needed = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and _is_variable(v)}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        results = [v in needed for v in eqn.outvars]
+        if any(results):
+            kept.append((eqn, results))
+            needed.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
+    return kept[::-1]
+
+
+def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
+    """Which of its operands an equation needs for some of its results."""
+    variables = [_is_variable(v) for v in eqn.invars]
+    if eqn.primitive.name in WRAPPERS:
+        inner = opened(wrapped(eqn))
+        if len(inner.invars) == len(eqn.invars):
+            return [a and b for a, b in zip(variables, needed_inputs(inner, wanted), strict=True)]
+    if eqn.primitive.name == "scan":
+        body = opened(eqn.params["jaxpr"])
+        found = needed_inputs(body, live_in_scan(eqn, wanted))
+        return [a and b for a, b in zip(variables, found, strict=True)]
+    return variables
+
+
+def needed_inputs(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[bool]:
+    """Which inputs of a jaxpr some of its outputs need."""
+    used = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and _is_variable(v)}
+    for eqn, results in live(jaxpr, wanted):
+        used.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
+    return [v in used for v in jaxpr.invars]
+
+
+def live_in_scan(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
+    """Which outputs of a scan's body are needed: what is wanted, and the states that it comes from."""
+    body, now = opened(eqn.params["jaxpr"]), list(wanted)
+    fixed, carry = scan_counts(eqn)
+    while True:
+        found = needed_inputs(body, now)
+        more = [now[i] or (i < carry and found[fixed + i]) for i in range(len(now))]
+        if more == now:
+            return now
+        now = more
+
+
+def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:
+    """How many of a scan's inputs are fixed, and how many are its initial state."""
+    body = opened(eqn.params["jaxpr"])
+    # What is scanned over has one axis more outside than inside; how the counts are named varies.
+    carry = sum(_rank(o) == _rank(i) for o, i in zip(eqn.outvars, body.outvars, strict=True))
+    scanned = sum(_rank(a) != _rank(i) for a, i in zip(eqn.invars, body.invars, strict=True))
+    return len(eqn.invars) - scanned - carry, carry
+
+
+def _rank(v: Any) -> int:
+    return len(v.aval.shape)
+
+
+def _is_variable(v: Any) -> bool:
+    return not isinstance(v, jex.Literal)
+
+
+# --- When two do the same ---------------------------------------------------------------------------------
+
+
+def jaxpr_key(jaxpr: jex.Jaxpr) -> tuple[Any, ...]:
+    """The same for jaxprs that do the same with the same captured arrays."""
+    number: dict[Any, int] = {}
+
+    def var(v: Any) -> Any:
+        if isinstance(v, jex.Literal):
+            return ("literal", freeze(v.val), str(v.aval))
+        return number.setdefault(v, len(number))
+
+    head = tuple((var(v), str(v.aval)) for v in (*jaxpr.constvars, *jaxpr.invars))
+    eqns = tuple(
+        (
+            eqn.primitive.name,
+            tuple(var(v) for v in eqn.invars),
+            params_key(eqn),
+            tuple(var(v) for v in eqn.outvars),
+        )
+        for eqn in jaxpr.eqns
+    )
+    return (head, eqns, tuple(var(v) for v in jaxpr.outvars))
+
+
+def params_key(eqn: jex.JaxprEqn) -> Any:
+    """The same for static arguments that mean the same. What inner jaxprs captured is none of them."""
+    if eqn.primitive.name in WRAPPERS:  # only what is inside matters
+        return jaxpr_key(opened(wrapped(eqn)))
+    by_value = eqn.primitive.name not in _READ
+    return tuple(sorted((k, freeze(v, by_value)) for k, v in eqn.params.items()))
+
+
+def freeze(value: Any, by_value: bool = True) -> Any:
+    """A hashable stand-in for a static argument.
+
+    Args:
+        value: the argument.
+        by_value: whether what inner jaxprs captured is part of it.
+    """
+    if isinstance(value, jex.ClosedJaxpr):
+        constants = tuple(map(freeze, value.consts)) if by_value else ()
+        return ("closed", jaxpr_key(value.jaxpr), constants)
+    if isinstance(value, jex.Jaxpr):
+        return ("jaxpr", jaxpr_key(value))
+    if isinstance(value, (tuple, list)):
+        return tuple(freeze(v, by_value) for v in value)
+    if isinstance(value, dict):
+        return tuple(sorted((str(k), freeze(v, by_value)) for k, v in value.items()))
+    if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer):
+        array = np.asarray(value)
+        return (array.shape, str(array.dtype), array.tobytes())
+    try:
+        hash(value)
+    except TypeError:
+        return ("unhashable", repr(value))
+    return value
+
+
+# --- What they compute ------------------------------------------------------------------------------------
+
+
+def evaluate(
+    jaxpr: jex.Jaxpr, constants: Sequence[Any], args: Sequence[Any], captured: Captured
+) -> list[Any]:
+    """The outputs of a jaxpr, where what inner jaxprs captured is given."""
+    env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *args), strict=True))
+
+    def read(v: Any) -> Any:
+        return v.val if isinstance(v, jex.Literal) else env[v]
+
+    for eqn in jaxpr.eqns:
+        found = bind(eqn, [read(v) for v in eqn.invars], captured)
+        env.update(zip(eqn.outvars, found, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def function(inner: Any, captured: Captured) -> Callable[..., list[Any]]:
+    """An inner jaxpr as a function of its inputs."""
+    own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
+    constants = captured.get(id(inner), own)
+    return lambda *args: evaluate(opened(inner), constants, args, captured)
+
+
+def bind(eqn: jex.JaxprEqn, args: Sequence[Any], captured: Captured) -> Sequence[Any]:
+    """The results of one equation."""
+    name, p = eqn.primitive.name, eqn.params
+    if name in WRAPPERS:
+        return function(wrapped(eqn), captured)(*args)
+    if name in _READ and any(id(inner) in captured for inner in capturing(eqn)):
+        return _LOOPS[name](eqn, args, captured)
+    out = eqn.primitive.bind(*args, **p)
+    return out if eqn.primitive.multiple_results else (out,)
+
+
+def _scan(eqn: jex.JaxprEqn, args: Sequence[Any], captured: Captured) -> Sequence[Any]:
+    fixed, carry = scan_counts(eqn)
+    body = function(eqn.params["jaxpr"], captured)
+
+    def step(state: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
+        outs = body(*args[:fixed], *state, *xs)
+        return outs[:carry], outs[carry:]
+
+    start, xs = list(args[fixed : fixed + carry]), list(args[fixed + carry :])
+    length, reverse = eqn.params["length"], eqn.params["reverse"]
+    last, ys = jax.lax.scan(step, start, xs, length=length, reverse=reverse)
+    return [*last, *ys]
+
+
+def _while(eqn: jex.JaxprEqn, args: Sequence[Any], captured: Captured) -> Sequence[Any]:
+    p = eqn.params
+    first, second = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
+    go_on, body = (function(p[key], captured) for key in ("cond_jaxpr", "body_jaxpr"))
+    return jax.lax.while_loop(
+        lambda state: go_on(*args[:first], *state)[0],
+        lambda state: body(*args[first:second], *state),
+        list(args[second:]),
+    )
+
+
+def _cond(eqn: jex.JaxprEqn, args: Sequence[Any], captured: Captured) -> Sequence[Any]:
+    branches = [function(branch, captured) for branch in eqn.params["branches"]]
+    return jax.lax.switch(jnp.asarray(args[0], jnp.int32), branches, *args[1:])
+
+
+_LOOPS = {"scan": _scan, "while": _while, "cond": _cond}
+
+
+@functools.cache
+def effectful(name: str) -> bool:
+    """Whether an equation is there for what it does, and not for its results: prints and callbacks."""
+    return name in ("debug_callback", "debug_print", "io_callback", "pure_callback_effect")
+
+
+def has_effects(jaxpr: jex.Jaxpr) -> bool:
+    """Whether a jaxpr prints, or calls back."""
+    return any(
+        effectful(eqn.primitive.name) or any(has_effects(opened(inner)) for inner in inner_jaxprs(eqn))
+        for eqn in jaxpr.eqns
+    )

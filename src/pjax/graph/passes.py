@@ -1,0 +1,75 @@
+"""What is done to the nodes that were read: drop what no output needs, merge sums into relus, number anew."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from pjax.graph import wires as layout
+from pjax.graph.nodes import Graph, Node
+from pjax.graph.wires import Expr, Wire
+from pjax.rules import Sum, SumRelu
+
+
+def needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:
+    """The graph of the nodes that the outputs need."""
+    found = {s for out in outputs for s in layout.needs_of(out)}
+    for node in reversed(nodes):
+        if node.index in found:
+            found.update(s for wire in node.inputs for s in wire.needs)
+    kept = [n for n in nodes if n.index in found]
+    return renumber(kept, [leaf if leaf in found else None for leaf in leaves], outputs)
+
+
+def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr]) -> Graph:
+    """A graph of the given nodes, numbered in their order."""
+    new: dict[int, Expr] = {}
+    done: list[Node] = []
+    for i, node in enumerate(nodes):
+        wires = tuple(Wire.of(layout.substitute(w.expr, new)) for w in node.inputs)
+        done.append(dataclasses.replace(node, index=i, inputs=wires))
+        new[node.index] = done[-1].output
+    index = {old.index: i for i, old in enumerate(nodes)}
+    return Graph(
+        tuple(done),
+        tuple(None if leaf is None else index[leaf] for leaf in leaves),
+        tuple(layout.substitute(out, new) for out in outputs),
+    )
+
+
+def fused(graph: Graph) -> Graph:
+    """The graph with sums merged into the relu that alone reads them: fewer hops for information."""
+    nodes = graph.nodes
+    count = [0] * len(nodes)
+    for needs in (*map(layout.needs_of, graph.outputs), *(w.needs for n in nodes for w in n.inputs)):
+        for source in needs:
+            count[source] += 1
+    kept: dict[int, Node] = {}
+    for node in nodes:
+        if isinstance(node.rule, SumRelu):
+            signs: list[int] = []
+            inputs: list[Wire] = []
+            stack = list(zip(node.rule.signs, node.inputs, strict=True))[::-1]
+            while stack:
+                sign, wire = stack.pop()
+                inner = kept.get(_direct(wire))
+                if inner is not None and isinstance(inner.rule, Sum) and count[inner.index] == 1:
+                    del kept[inner.index]
+                    stack.extend(
+                        (sign * s, w)
+                        for s, w in reversed(list(zip(inner.rule.signs, inner.inputs, strict=True)))
+                    )
+                else:
+                    signs.append(sign)
+                    inputs.append(wire)
+            node = dataclasses.replace(node, rule=SumRelu(tuple(signs)), inputs=tuple(inputs))
+        kept[node.index] = node
+    return renumber(list(kept.values()), graph.leaves, graph.outputs)
+
+
+def _direct(wire: Wire) -> int:
+    """The node that a wire in vector form reads scalar by scalar; -1 where it does more than that."""
+    call = wire.expr.call
+    if call is not None and call.name == "vector" and wire.expr.shape[-1:] == (1,):
+        node = call.args[0].node
+        if node is not None and call.args[0].shape == wire.expr.shape[:-1]:
+            return node
+    return -1

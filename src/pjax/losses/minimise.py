@@ -1,0 +1,62 @@
+"""Any number as a loss of its own."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.errors import InputError
+from pjax.losses._labels import check_float
+from pjax.rules.base import Target, apply
+
+
+@dataclasses.dataclass(frozen=True)
+class Minimise(Target):
+    r"""A number that is to be small: what a function ends in that returns any scalar.
+
+    Loss: :math:`\ell(z) = z`, number by number. The proximal operator with the scale :math:`\lambda` is
+    :math:`\arg\min_z \tfrac12 (z - z_0)^2 + \lambda z = z_0 - \lambda`.
+
+    Args:
+        scale: :math:`\lambda > 0`, by how much each projection lowers the number.
+
+    >>> Minimise(scale=0.5).project(jnp.array([1.0, 2.0]))
+    Array([0.5, 1.5], dtype=float32)
+    """
+
+    scale: float = 1.0
+
+    name: ClassVar[str] = "minimise"
+    core: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise InputError(f"minimise: scale must be a positive finite number; got {self.scale!r}.")
+
+    def forward(self, predictions: jax.Array, *_: Any, **__: Any) -> jax.Array:
+        return predictions
+
+    def displace(self, predictions: jax.Array, *_: Any, **__: Any) -> jax.Array:
+        return jnp.full_like(predictions, -self.scale)
+
+    def descent(self, predictions: jax.Array, *_: Any) -> jax.Array:
+        return jnp.full_like(predictions, -1.0)
+
+
+def minimise(z: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
+    """Numbers that are to be small, each a loss of its own.
+
+    A function that returns a scalar need not say so: it is minimised, with ``scale=1``. By
+    `ExtrapolatedProjections` the scale makes no difference.
+
+    Args:
+        z: floating-point numbers.
+        scale: by how much each projection lowers them.
+
+    >>> minimise(jnp.array([0.25, 4.0]))
+    Array([0.25, 4.  ], dtype=float32)
+    """
+    rule = Minimise(scale)
+    return apply(rule, check_float(rule.name, "values", z))

@@ -1,0 +1,125 @@
+"""Linear functions of whole arrays: sums over windows, scatters, transforms, solves."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from pjax.rules.arithmetic import weight_like, wide
+from pjax.rules.base import Arrays, Asked, Primitive
+from pjax.rules.scalar import Function
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearMap(Primitive):
+    r"""A linear function of whole arrays, :math:`z = A x`.
+
+    Set: :math:`\{(x, z) : z = A x\}`. With the residual :math:`r = z_0 - A x_0` and the weights :math:`W` on
+    the output, the projection is
+
+    .. math:: x \leftarrow x_0 + A^\top \mu, \quad z \leftarrow z_0 - W^{-1} \mu, \quad
+        (A A^\top + W^{-1}) \mu = r .
+
+    The equation is solved by conjugate gradients, with :math:`A` by evaluation and :math:`A^\top` by
+    `jax.linear_transpose`. An array is one copy of the function: there are no leading axes.
+
+    Args:
+        function: the function: linear in the inputs that move, given the others.
+        moving: how many inputs move; those after them are constants.
+
+    >>> total = LinearMap(Function("cumsum", "cumsum", jnp.cumsum))
+    >>> (x,), z = total.project((jnp.zeros(2),), jnp.array([1.0, 3.0]))
+    >>> [[round(float(v), 2) for v in a] for a in (x, z)]
+    [[1.0, 1.0], [1.0, 2.0]]
+    """
+
+    function: Function
+    moving: int = 1
+
+    name: ClassVar[str] = "linear"
+    joint: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return self.function.label
+
+    def forward(self, *inputs: jax.Array) -> jax.Array:
+        moving, apply, _ = self._maps(inputs)
+        return apply(moving).astype(jnp.result_type(*inputs[: self.moving]))
+
+    def displace(
+        self,
+        inputs: Arrays,
+        shifts: Arrays,
+        output: jax.Array,
+        shift: jax.Array,
+        weight: jax.typing.ArrayLike = 1.0,
+    ) -> tuple[Arrays, jax.Array]:
+        n = self.moving
+        _, apply, pull = self._maps(inputs)
+        residual = wide(shift) - apply(tuple(map(wide, shifts[:n])))
+        root = jnp.broadcast_to(jnp.sqrt(weight_like(weight, residual)), residual.shape)
+
+        def equation(v: jax.Array) -> jax.Array:
+            return v + root * apply(pull(root * v))
+
+        # The unknown is W^(-1/2) mu: the equation is then well scaled and symmetric for any weights.
+        solved = conjugate_gradients(equation, root * residual)
+        pushed = pull(root * solved)
+        moves = tuple(m.astype(x.dtype) for m, x in zip(pushed, inputs[:n], strict=True))
+        back = apply(pushed) - residual
+        return (*moves, *(jnp.zeros_like(c) for c in inputs[n:])), back.astype(output.dtype)
+
+    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
+        """The soft projection over its weight, to first order: the transpose times the goal."""
+        del output, softness
+        _, _, pull = self._maps(inputs)
+        asked = (m.astype(goal.dtype) for m in pull(wide(goal)))
+        return (*asked, *(None for _ in inputs[self.moving :]))
+
+    def _maps(self, inputs: Arrays) -> tuple[Arrays, Callable[[Arrays], jax.Array], Callable[[Any], Arrays]]:
+        """The arrays that move, the function of them, and its transpose."""
+        n = self.moving
+        moving = tuple(map(wide, inputs[:n]))
+        constants = [
+            wide(c) if jnp.issubdtype(c.dtype, jnp.floating) else c for c in map(jnp.asarray, inputs[n:])
+        ]
+
+        def apply(moving: Arrays) -> jax.Array:
+            return self.function.fn(*moving, *constants)
+
+        return moving, apply, lambda v: jax.linear_transpose(apply, moving)(v)[0]
+
+
+_State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+
+
+def conjugate_gradients(equation: Callable[[jax.Array], jax.Array], right: jax.Array) -> jax.Array:
+    """The solution of a symmetric positive equation, to rounding.
+
+    It ends when the error is down to rounding, or no longer falls.
+    """
+    eps = jnp.finfo(right.dtype).eps
+    size = jnp.max(jnp.abs(right), initial=0)
+    size = jnp.where((size > 0) & jnp.isfinite(size), size, 1)
+    right = right / size  # squares must not overflow
+    start = jnp.vdot(right, right)
+    limit = (4 * eps) ** 2 * start
+    most = 2 * right.size + 16
+
+    def unfinished(state: _State) -> jax.Array:
+        _, _, _, square, rounds = state
+        return (square > limit) & (rounds < most)
+
+    def step(state: _State) -> _State:
+        x, error, direction, square, rounds = state
+        image = equation(direction)
+        length = square / jnp.vdot(direction, image)
+        x, error = x + length * direction, error - length * image
+        new = jnp.vdot(error, error)
+        return x, error, error + (new / square) * direction, new, rounds + 1
+
+    state = (jnp.zeros_like(right), right, right, start, jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(unfinished, step, state)[0] * size

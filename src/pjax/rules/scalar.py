@@ -1,0 +1,236 @@
+"""Functions of one number: one rule for all of them, and the table of those that JAX has."""
+
+import dataclasses
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.errors import InputError
+from pjax.rules.arithmetic import weight_like, wide
+from pjax.rules.base import Arrays, Asked, Primitive
+from pjax.rules.nearest import anywhere, finite, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What helps the search for the nearest point of a graph. None of it is needed."""
+
+    domain: tuple[float, float] = (-float("inf"), float("inf"))
+    """Where the function is defined, borders included or not."""
+    points: tuple[float, ...] = ()
+    """Kinks, poles and borders other than zero: where to look closely."""
+    steps: float | None = None
+    """Where the function jumps at this number and at all that differ from it by an integer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function that a rule is made of. Functions with the same key are the same function."""
+
+    key: Hashable
+    """All that tells two functions apart."""
+    label: str
+    """The name to show."""
+    fn: Callable[..., jax.Array] = dataclasses.field(compare=False)
+    """The function itself, of what moves and then of constants. It must take float32 and float64."""
+    traits: Traits = dataclasses.field(default=Traits(), compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scalar(Primitive):
+    r"""Any function of one number: :math:`z = f(x)`, element by element.
+
+    Set: :math:`\{(x, z) : z = f(x)\}`. The projection minimises
+    :math:`q(x) = (x - x_0)^2 + w (f(x) - z_0)^2`. A minimiser lies within
+    :math:`|x - x_0| \le \sqrt w |f(x_0) - z_0|`, whatever :math:`f` is: there it is searched for.
+    Where :math:`f` is infinite or not a number, the point is infinitely far. At a jump either side is on the
+    graph, and the output returned says which was meant.
+
+    The inputs are the number and, after it, constants of the function, which do not move.
+
+    Args:
+        function: the function, element by element.
+
+    >>> (x,), z = elementary("exp").project((jnp.array(0.0),), jnp.array(3.0))
+    >>> round(float(x), 3), round(float(z), 3)
+    (0.968, 2.632)
+    """
+
+    function: Function
+
+    name: ClassVar[str] = "scalar"
+    core: ClassVar[int] = 0
+
+    @property
+    def moving(self) -> int:
+        return 1
+
+    @property
+    def label(self) -> str:
+        return self.function.label
+
+    def forward(self, *inputs: jax.Array) -> jax.Array:
+        x = inputs[0]
+        return self._curve(inputs)(wide(x)).astype(x.dtype)
+
+    def project(
+        self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
+    ) -> tuple[Arrays, jax.Array]:
+        return anywhere(self, inputs, output, weight)
+
+    def displace(
+        self,
+        inputs: Arrays,
+        shifts: Arrays,
+        output: jax.Array,
+        shift: jax.Array,
+        weight: jax.typing.ArrayLike = 1.0,
+    ) -> tuple[Arrays, jax.Array]:
+        f = self._curve(inputs)
+        x, dx, z, dz = map(wide, (inputs[0], shifts[0], output, shift))
+        w = weight_like(weight, z)
+        shape = jnp.broadcast_shapes(x.shape, z.shape, w.shape, *(jnp.shape(c) for c in inputs[1:]))
+        x, dx, z, dz, w = (jnp.broadcast_to(v, shape) for v in (x, dx, z, dz, w))
+        point = f(x)
+        known = jnp.isfinite(point)
+        root, start = jnp.sqrt(w), x + dx
+        goal = jnp.where(known, point, z) + dz
+        change = _Change(f, x, jnp.where(known, point, z))
+
+        def rough(t: jax.Array) -> jax.Array:
+            return root * (f(start + t) - goal)
+
+        def exact(t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            at = start + t
+            (_, slope), (_, curve) = jax.jvp(lambda v: _slope(f, v), (at,), (jnp.ones_like(at),))
+            return root * (change(dx + t) - dz), root * slope, root * curve
+
+        seeds = [jnp.zeros_like(start), -dx, *(p - start for p in self._seeds(start, goal, w))]
+        centres = [jnp.broadcast_to(p, shape) - start for p in (0.0, *self.function.traits.points)]
+        move = nearest(rough, exact, seeds, centres)
+        back = change(dx + move) - dz
+        still = (jnp.zeros_like(c) for c in inputs[1:])
+        return (move.astype(inputs[0].dtype), *still), back.astype(output.dtype)
+
+    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
+        """The soft projection over its weight, to first order: the derivative times the goal."""
+        del output, softness
+        x = wide(inputs[0])
+        _, slope = _slope(self._curve(inputs), x)
+        asked = finite(slope * wide(goal), goal)
+        return (asked, *(None for _ in inputs[1:]))
+
+    def _curve(self, inputs: Arrays) -> Callable[[jax.Array], jax.Array]:
+        """The function of the number alone."""
+        constants = [
+            wide(c) if jnp.issubdtype(c.dtype, jnp.floating) else c for c in map(jnp.asarray, inputs[1:])
+        ]
+        return lambda x: self.function.fn(x, *constants)
+
+    def _seeds(self, start: jax.Array, goal: jax.Array, w: jax.Array) -> list[jax.Array]:
+        """Points worth a look: zero, ones, the border of the domain, and jumps where they may be best."""
+        traits = self.function.traits
+        low, high = traits.domain
+        found = [jnp.full_like(start, v) for v in (0.0, 1.0, -1.0)]
+        found += [-start, jnp.clip(start, low, high)]
+        if traits.steps is not None:
+            middle = jnp.round((start + w * goal) / (1 + w) - traits.steps) + traits.steps
+            for edge in (middle + i for i in range(-2, 3)):
+                ulp = jnp.finfo(start.dtype).eps * jnp.maximum(jnp.abs(edge), jnp.abs(start))
+                found += [edge - ulp, edge, edge + ulp]
+        return found
+
+
+def _slope(f: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The value and the derivative, element by element."""
+    return jax.jvp(f, (x,), (jnp.ones_like(x),))
+
+
+class _Change:
+    """How much a function changes from a point on, to the last digit even where that is little.
+
+    The difference of two values loses the digits they share. The mean of the derivative times the way does
+    not; it is taken where it agrees with the difference as far as that is accurate, and is the more accurate.
+    """
+
+    def __init__(self, f: Callable[[jax.Array], jax.Array], x: jax.Array, point: jax.Array) -> None:
+        self.f, self.x, self.point = f, x, point
+        self.slope = _slope(f, x)[1]
+
+    def __call__(self, way: jax.Array) -> jax.Array:
+        end, last = _slope(self.f, self.x + way)
+        _, middle = _slope(self.f, self.x + way / 2)
+        plain = end - self.point
+        mean = (self.slope + 4 * middle + last) / 6
+        by_slope = way * mean
+        eps = jnp.finfo(way.dtype).eps
+        steepest = jnp.maximum(jnp.maximum(jnp.abs(self.slope), jnp.abs(last)), jnp.abs(middle))
+        lost = eps * (jnp.abs(end) + jnp.abs(self.point) + steepest * jnp.abs(self.x))
+        bent = jnp.abs(way * (mean - middle))
+        return jnp.where((jnp.abs(by_slope - plain) <= 4 * lost) & (bent < lost), by_slope, plain)
+
+
+_positive = (0.0, float("inf"))
+_unit = (-1.0, 1.0)
+
+TABLE: dict[str, Traits] = {
+    "abs": Traits(),
+    "acos": Traits(_unit, (-1.0, 1.0)),
+    "acosh": Traits((1.0, float("inf")), (1.0,)),
+    "asin": Traits(_unit, (-1.0, 1.0)),
+    "asinh": Traits(),
+    "atan": Traits(),
+    "atanh": Traits(_unit, (-1.0, 1.0)),
+    "bessel_i0e": Traits(),
+    "bessel_i1e": Traits(),
+    "cbrt": Traits(),
+    "ceil": Traits(steps=0.0),
+    "cos": Traits(),
+    "cosh": Traits(),
+    "digamma": Traits(_positive),
+    "erf": Traits(),
+    "erf_inv": Traits(_unit, (-1.0, 1.0)),
+    "erfc": Traits(),
+    "exp": Traits(),
+    "exp2": Traits(),
+    "expm1": Traits(),
+    "floor": Traits(steps=0.0),
+    "integer_pow": Traits(),
+    "lgamma": Traits(_positive),
+    "log": Traits(_positive),
+    "log1p": Traits((-1.0, float("inf")), (-1.0,)),
+    "logistic": Traits(),
+    "round": Traits(steps=0.5),
+    "rsqrt": Traits(_positive),
+    "sign": Traits(),
+    "sin": Traits(),
+    "sinh": Traits(),
+    "sqrt": Traits(_positive),
+    "square": Traits(),
+    "tan": Traits(),
+    "tanh": Traits(),
+}
+"""The functions of one number among the primitives of JAX, by name."""
+
+
+def elementary(name: str, **params: Any) -> Scalar:
+    """The rule of a primitive of JAX that is in the `TABLE`.
+
+    Args:
+        name: of the primitive.
+        params: of its equation; those that are not given are what `jax.lax` makes them.
+
+    >>> elementary("integer_pow", y=3).forward(jnp.array(2.0))
+    Array(8., dtype=float32)
+    """
+    if name not in TABLE:
+        raise InputError(f"{name!r} is no function of one number; there are {', '.join(sorted(TABLE))}.")
+    given = {k: v for k, v in params.items() if k == "y"}
+    [equation] = jax.make_jaxpr(lambda x: getattr(jax.lax, name)(x, **given))(1.0).eqns
+    settings = dict(equation.params) | params
+    label = f"{name}_{params['y']}" if name == "integer_pow" else name
+    key = (name, *sorted(settings.items(), key=lambda item: item[0]))
+    primitive = equation.primitive
+    return Scalar(Function(key, label, lambda x: primitive.bind(x, **settings), TABLE[name]))
