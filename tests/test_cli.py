@@ -51,14 +51,12 @@ def test_help(command: str) -> None:
     ],
 )
 def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PJAX_DATA", str(tmp_path / "data"))
     assert message in run(*arguments.split(), code=2)
     assert not list(tmp_path.rglob("*.json*")), "a command that was refused has left a run"
 
 
-def test_train_writes_a_folder_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_train_writes_a_folder_and_says_where(tmp_path: Path) -> None:
     output = run("train", "--method", "ap", *SMALL)
     folder = tmp_path / "runs" / "digits-mlp-1x8-ap"
     files = {"config.json", "metrics.jsonl", "results.jsonl", "run.png"}

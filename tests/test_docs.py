@@ -5,9 +5,9 @@ import doctest
 import io
 import re
 
-import pages
 import pytest
 
+from tests import pages
 from website import docstrings, links, mathml, notebook, reference
 
 DOCS = pages.ROOT / "docs"
