@@ -115,6 +115,8 @@ class TestCompare:
         folder = tmp_path / "quick" / "small"
         assert read_run(folder / "1x8-adam").finished
         assert len(read_run(folder / "1x8-ap").checks) == 2
+        assert "quick.runs.jsonl" in run("pack", tmp_path)
+        assert {path.parent.name for path in folder.rglob("config.json")} == {"1x8-ap"}
         seen.clear()
         runs = comparing.compare("small", tmp_path, quick=True, progress=lambda name, _: seen.append(name))
         names = {run.folder.name for run in runs}
@@ -152,7 +154,8 @@ class TestCompare:
         assert "digits mlp 1x8 AP," in output
         output = run("report", tmp_path)
         written = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
-        assert {".md", ".csv", ".tex", ".png", ".svg"} <= written
+        assert {".md", ".csv", ".tex", ".png"} <= written
+        assert ".svg" in run("report", tmp_path, "--plots", "svg")
 
     def test_presets_are_the_blocks_of_the_tables(self) -> None:
         from pjax.experiments import paper

@@ -31,23 +31,15 @@ METHODS = {
 }
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "errors": ("errors", "checks", "check"),
-    "backends": (
-        *("backends", "_devices", "_callback", "correlation", "solve_kernel"),
-        *("edges.split_kernel", "primitives.max_kernel"),
-    ),
-    "rules": ("rules", "primitives", "sets", "losses", "contraction", "loop", "windows", "_register"),
-    "graph": (
-        *("graph", "layout", "linear", "alike", "fan_out", "partition", "stacking", "rolling", "_trace"),
-    ),
-    "engines": ("engines", "problem", "edges", "sweep", "backward", "extrapolation"),
-    "optim": ("optim", "_solve"),
-    "containers": ("containers", "computation", "numpy", "_lift", "_vmap"),
+    "errors": ("errors", "checks"),
+    "backends": ("backends", "devices"),
+    "rules": ("rules", "sets", "losses"),
+    "graph": ("graph",),
+    "engines": ("engines",),
+    "optim": ("optim",),
+    "containers": ("containers", "numpy"),
     "nn": ("nn",),
-    "tools": (
-        *("tools", "debug", "drawing", "testing"),
-        *("_draw", "_given", "_profile", "_search", "_summary"),
-    ),
+    "tools": ("tools", "debug", "testing"),
     "experiments": ("experiments", "__main__"),
 }
 """From the bottom up, with the modules of each: a name stands for what lies below it too, and the longest
