@@ -1,5 +1,6 @@
 """`python -m tools.walk`: what it counts, on a small package and on pjax itself."""
 
+import doctest
 import textwrap
 
 import pytest
@@ -115,3 +116,9 @@ def test_an_update_is_watched():
     assert found.changes > found.files
     again = walk.first_update("AP")
     assert again.changes < found.changes  # what was compiled is kept
+
+
+def test_the_examples_of_the_tool_are_right():
+    found = doctest.testmod(walk)
+    assert found.attempted
+    assert not found.failed
