@@ -7,16 +7,15 @@ where both factors of a product are zero: two graphs show that, and are not coun
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 import pjax
+from tests import graphs
 
 SOLVERS: dict[str, Any] = {
     "AP": pjax.optim.AlternatingProjections,
@@ -36,9 +35,6 @@ def gap(found: Any, expected: Any) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    import graphs
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks engines", description=__doc__)
     parser.add_argument("--dtype", choices=LIMITS, default="float64")
     parser.add_argument("--steps", type=int, default=50)

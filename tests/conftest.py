@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 # Tests compile many small programs and run each a few times: compiling fast matters more than running fast.
 # Before jax starts its backend; programs that tests start inherit it.
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left |= set(group) - set(group[:: 3 if len(group) > 3 * MANY else 2])
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = [item for item in items if item not in left]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs in a folder of its own: what it saves does not end up in the checkout."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

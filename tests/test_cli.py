@@ -51,14 +51,12 @@ def test_help(command: str) -> None:
     ],
 )
 def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PJAX_DATA", str(tmp_path / "data"))
     assert message in run(*arguments.split(), code=2)
     assert not list(tmp_path.rglob("*.json*")), "a command that was refused has left a run"
 
 
-def test_train_writes_a_folder_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_train_writes_a_folder_and_says_where(tmp_path: Path) -> None:
     output = run("train", "--method", "ap", *SMALL)
     folder = tmp_path / "runs" / "digits-mlp-1x8-ap"
     files = {"config.json", "metrics.jsonl", "results.jsonl", "run.png"}
@@ -117,6 +115,8 @@ class TestCompare:
         folder = tmp_path / "quick" / "small"
         assert read_run(folder / "1x8-adam").finished
         assert len(read_run(folder / "1x8-ap").checks) == 2
+        assert "quick.runs.jsonl" in run("pack", tmp_path)
+        assert {path.parent.name for path in folder.rglob("config.json")} == {"1x8-ap"}
         seen.clear()
         runs = comparing.compare("small", tmp_path, quick=True, progress=lambda name, _: seen.append(name))
         names = {run.folder.name for run in runs}
@@ -154,7 +154,8 @@ class TestCompare:
         assert "digits mlp 1x8 AP," in output
         output = run("report", tmp_path)
         written = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
-        assert {".md", ".csv", ".tex", ".png", ".svg"} <= written
+        assert {".md", ".csv", ".tex", ".png"} <= written
+        assert ".svg" in run("report", tmp_path, "--plots", "svg")
 
     def test_presets_are_the_blocks_of_the_tables(self) -> None:
         from pjax.experiments import paper

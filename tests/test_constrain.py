@@ -5,13 +5,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
-from oracle import SOLVERS
 
 import pjax
 from pjax import nn, optim, sets
 from pjax.errors import GraphError, InputError
+from tests import oracle
+from tests.oracle import SOLVERS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

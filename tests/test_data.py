@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from server import serving
 
 from pjax.errors import DataError, DownloadError, InputError
 from pjax.experiments import _download, data, sources
 from pjax.experiments.sources import OFFICIAL, File
+from tests.server import serving
 
 rng = np.random.default_rng(0)
 

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from graphs import GRAPHS, make
 
 import pjax
 from pjax import debug, optim
 from pjax.graph import read as _trace
+from tests.graphs import GRAPHS, make
 
 
 def skip(p):

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
 
 import pjax
@@ -11,6 +10,7 @@ from pjax import debug, nn, optim
 from pjax.graph import read as _trace
 from pjax.rules import Dot
 from pjax.rules.contraction import Contraction
+from tests import oracle
 
 
 def expected(solver, fn, params, steps):

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pages
 import pytest
 from jax.tree_util import tree_leaves, tree_leaves_with_path
 from typer.testing import CliRunner
@@ -28,6 +27,7 @@ from pjax.experiments.guard import LOST, explain
 from pjax.experiments.loop import Loop
 from pjax.experiments.roll_call import MissingError, meet
 from pjax.experiments.train import Progress, _expected, _for_numpy, train
+from tests import pages
 
 CONFIG = Config(
     method="ap", widths=(8,), batch_size=64, steps_per_batch=5, max_steps=60, check_every=10, patience=0
@@ -302,8 +302,7 @@ def test_last_words_of_jax_are_explained() -> None:
         ("--distributed --folder x --devices 2", "drop --devices"),
     ],
 )
-def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_bad_options(tmp_path: Path, arguments: str, message: str) -> None:
     result = CliRunner().invoke(app, ["train", *arguments.split()])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())

@@ -4,10 +4,11 @@ import contextlib
 import doctest
 import io
 import re
+from pathlib import Path
 
-import pages
 import pytest
 
+from tests import pages
 from website import docstrings, links, mathml, notebook, reference
 
 DOCS = pages.ROOT / "docs"
@@ -30,6 +31,19 @@ def test_there_are_examples():
 def test_the_examples_of_a_page_run(page):
     with contextlib.redirect_stdout(io.StringIO()):
         pages.run(page)
+
+
+def test_the_page_on_debugging_shows_what_it_prints(capsys):
+    page = DOCS / "debugging.md"
+    exec(compile("\n".join(pages.sources(page)), "train.py", "exec"), {"__name__": "page"})
+    assert Path("violations.png").is_file()
+    printed = capsys.readouterr().out
+    blocks = re.findall(
+        r"^```text\n(not finite.*?|update: .*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    assert len(blocks) == 2
+    for block in blocks:
+        assert block in printed
 
 
 def test_the_reference_is_complete():
@@ -64,7 +78,7 @@ def test_doctests_of_the_site(module):
 
 def test_files_that_pages_link_to_are_there():
     """Links of pages outside of docs/, which the site copies, and README's links to pages."""
-    everything = [pages.ROOT / "README.md", *DOCS.rglob("*.md")]
+    everything = [pages.ROOT / "README.md", pages.ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
     for page in everything:
         for target in re.findall(r"\]\(([^)\s#:]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -13,11 +13,11 @@ import threading
 import time
 
 import pytest
-from server import serving
 
 from pjax.errors import DownloadError
 from pjax.experiments import _download
 from pjax.experiments._download import fetch, locked, replacing
+from tests.server import serving
 
 BODY = hashlib.shake_256(b"body").digest(300_000)
 OTHER = hashlib.shake_256(b"other").digest(300_000)

@@ -10,7 +10,6 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import graphs
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +23,7 @@ from pjax.graph import read as _trace
 from pjax.graph.partition import two_sets
 from pjax.tools.drawing.place import place
 from pjax.tools.drawing.scene import _label_size, _size, text_width
+from tests import graphs
 
 SVG = "{http://www.w3.org/2000/svg}"
 STEPS = 64
@@ -252,7 +252,7 @@ def test_png_has_the_size_of_the_picture(recurrent):
 
 def test_the_same_in_another_process_and_no_extra_before_it_is_needed():
     code = (
-        "import sys, hashlib, graphs, pjax\nimport jax.numpy as jnp\n"
+        "import sys, hashlib, pjax\nimport jax.numpy as jnp\nfrom tests import graphs\n"
         "d = pjax.draw(*graphs.make('deep_skip', jnp.float32))\n"
         "text = d.dot + d.mermaid\n"
         "print(sorted({'igraph', 'matplotlib', 'PIL'} & set(sys.modules)))\n"
@@ -263,7 +263,7 @@ def test_the_same_in_another_process_and_no_extra_before_it_is_needed():
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
         env={**os.environ, "PYTHONHASHSEED": "1"},
     )
     d = drawn("deep_skip")

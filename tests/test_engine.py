@@ -5,15 +5,15 @@ import os
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
-from graphs import GRAPHS, make
-from oracle import SOLVERS
 
 import pjax
 from pjax.graph import read as _trace
 from pjax.optim import solver as _solver
 from pjax.rules.contraction import Contraction
+from tests import oracle
+from tests.graphs import GRAPHS, make
+from tests.oracle import SOLVERS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -9,13 +9,13 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pages
 import pytest
 
 import pjax
 from pjax.containers.register import check_form
 from pjax.rules import registered
 from pjax.testing import check_registered
+from tests import pages
 
 PAGE = pages.ROOT / "docs" / "extending.md"
 CHECKLIST = re.findall(r"^- \[ \] .*\(`(\w+)`\)$", PAGE.read_text(), flags=re.MULTILINE)

@@ -10,11 +10,11 @@ import sys
 import types
 from pathlib import Path
 
-import pages
 import pytest
 
 import pjax
 import pjax.optim
+from tests import pages
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(pjax.__file__).parent
@@ -50,6 +50,11 @@ def test_version_is_that_of_the_distribution():
 
 def test_the_type_marker_is_shipped():
     assert (PACKAGE / "py.typed").is_file()
+
+
+def test_what_a_test_saves_is_not_in_the_checkout():
+    Path("picture.svg").write_text("")
+    assert not Path("picture.svg").resolve().is_relative_to(ROOT)
 
 
 @pytest.mark.skipif("PJAX_TEST_WHEEL" not in os.environ, reason="only against the built wheel")

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from graphs import GRAPHS, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjax
 from pjax.graph import read as _trace
 from pjax.graph.partition import cyclic_layers, two_sets
+from tests.graphs import GRAPHS, make
 
 
 def graph_of(fn, params):

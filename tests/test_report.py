@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pjax.errors import InputError, PjaxError
-from pjax.experiments import paper, results
+from pjax.experiments import packed, paper, results
 from pjax.experiments._drawing import spread_apart
 from pjax.experiments._tables import escape
 from pjax.experiments.depth import Row
 from pjax.experiments.report import report
+from tests import pages
 
 # --- Metrics ---
 
@@ -449,7 +450,7 @@ def test_other_studies_have_bars_and_no_times(tmp_path):
     assert "Seconds to" not in text
     assert "EP, precision bfloat16" in text
     assert "1 × 128, 4 levels" in text
-    assert (tmp_path / "figures" / "precision-mlp-mnist-accuracy.svg").exists()
+    assert (tmp_path / "figures" / "precision-mlp-mnist-accuracy.png").exists()
 
 
 def test_the_study_of_exchanges_counts_bytes(tmp_path):
@@ -492,6 +493,124 @@ def test_unknown_formats_are_refused(folder):
         report(folder, formats=("md",), plots=("gif",))
 
 
+# --- Packed runs ---
+
+
+def texts(folder):
+    """All that a report writes, but for plots."""
+    return {path.name: path.read_bytes() for path in report(folder, plots=()).paths}
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def packed_names(folder):
+    return sorted(path.name for path in folder.rglob("*.runs.jsonl"))
+
+
+def test_the_report_of_packed_runs_is_the_same(folder):
+    write(folder / "learning", study="learning", method="adam")
+    before = texts(folder)
+    unfinished = {run.folder for run in results.read_runs(folder) if not run.finished}
+    packed.pack(folder)
+    assert packed_names(folder) == ["learning.runs.jsonl", "paper.runs.jsonl", "quick.runs.jsonl"]
+    assert {path.parent for path in folder.rglob("config.json")} == unfinished
+    assert texts(folder) == before
+
+
+COMMITTED = pages.ROOT / "results"
+
+
+@pytest.mark.skipif(not (COMMITTED / "paper.runs.jsonl").exists(), reason="only in the repository")
+def test_the_report_of_the_repository_is_that_of_its_runs(tmp_path):
+    made = report(COMMITTED, tmp_path, formats=("csv", "tex"), plots=())
+    for path in made.paths:
+        assert path.read_bytes() == (COMMITTED / path.name).read_bytes(), path.name
+
+
+def test_the_same_runs_are_packed_to_the_same_bytes(tmp_path):
+    for order, place in ((("ap", "dr"), "one"), (("dr", "ap"), "two")):
+        for method in order:
+            write(tmp_path / place, method=method)
+            packed.pack(tmp_path / place)  # the second is added to the first
+    assert len(results.read_runs(tmp_path / "one")) == 2
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_unpacked_runs_are_what_they_were(tmp_path):
+    write(tmp_path / "a")
+    write(tmp_path / "b", method="ap")
+    for path in tmp_path.rglob("config.json"):
+        results.write_object(path, json.loads(path.read_text()))  # as training writes it
+    before = files(tmp_path)
+    packed.pack(tmp_path)
+    packed.unpack(tmp_path, tmp_path / "a")
+    assert {path: text for path, text in before.items() if path.parts[0] == "a"}.items() <= files(
+        tmp_path
+    ).items()
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_folder_counts_before_what_was_packed_of_it(tmp_path):
+    write(tmp_path)
+    packed.pack(tmp_path)
+    write(tmp_path, test=(50.0, 50.0))
+    (run,) = results.read_runs(tmp_path)
+    assert run.test.mean == 50.0
+    packed.pack(tmp_path)
+    assert not list(tmp_path.rglob("config.json"))
+    assert results.read_runs(tmp_path) == (run,)
+
+
+def test_other_files_of_a_run_stay(tmp_path):
+    kept = write(tmp_path) / "run.png"
+    kept.write_bytes(b"picture")
+    packed.pack(tmp_path)
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_a_run_without_checks_is_packed(tmp_path):
+    (write(tmp_path) / "metrics.jsonl").unlink()
+    packed.pack(tmp_path)
+    (run,) = results.read_runs(tmp_path)
+    assert run.finished
+    assert run.checks == ()
+
+
+def test_nothing_to_pack(tmp_path):
+    write(tmp_path, results_too=False)
+    with pytest.raises(InputError, match="none has ended"):
+        packed.pack(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda line: line | {"run": "../elsewhere"}, "'run' must be a path below"),
+        (lambda line: line | {"run": "/elsewhere"}, "'run' must be a path below"),
+        (lambda line: line | {"config": []}, "'config' must be an object"),
+        (lambda line: line | {"metrics": [1]}, "'metrics' must be a list of objects"),
+        (lambda line: line | {"results": [{}]}, "line 1, results 1: 'seed' is missing"),
+        (lambda line: {"run": line["run"]}, "'config' must be an object, got None"),
+    ],
+)
+def test_packed_lines_that_are_no_runs(tmp_path, change, says):
+    write(tmp_path)
+    (path,) = packed.pack(tmp_path)
+    path.write_text(json.dumps(change(json.loads(path.read_text()))) + "\n")
+    with pytest.raises(InputError, match=says):
+        results.read_runs(tmp_path)
+
+
+def test_a_packed_file_that_is_cut_short(tmp_path):
+    write(tmp_path)
+    (path,) = packed.pack(tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match="last line has no end"):
+        results.read_runs(tmp_path)
+
+
 # --- Plots ---
 
 FIGURES = [
@@ -502,7 +621,7 @@ FIGURES = [
 
 
 def test_plots(folder):
-    made = report(folder, formats=("md",))
+    made = report(folder, formats=("md",), plots=("png", "svg"))
     names = {f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg")}
     assert {path.name for path in made.paths} == names | {"report.md"}
     text = made.paths[0].read_text(encoding="utf-8")
@@ -521,6 +640,7 @@ def test_plots(folder):
 def test_plots_are_the_same_bytes_again(tmp_path):
     write(tmp_path)
     first = {path.name: path.read_bytes() for path in report(tmp_path).paths}
+    assert {name.rpartition(".")[2] for name in first} == {"md", "csv", "tex", "png"}  # one format of plots
     again = {path.name: path.read_bytes() for path in report(tmp_path).paths}
     assert first == again
 

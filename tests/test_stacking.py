@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from graphs import GRAPHS, make
 
 import pjax
 from pjax import nn, optim
@@ -18,6 +17,7 @@ from pjax.graph.stack.stacking import StackedGraph, stacked
 from pjax.optim import solver as _solver
 from pjax.rules import SumRelu
 from pjax.rules.contraction import DotGeneral
+from tests.graphs import GRAPHS, make
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")

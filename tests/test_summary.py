@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from graphs import make
 from typer.testing import CliRunner
 
 import pjax
@@ -13,6 +12,7 @@ from pjax.experiments.cli import app
 from pjax.graph import read as _trace
 from pjax.optim.solver import compiled
 from pjax.tools.profile import _alone
+from tests.graphs import make
 
 NAMES = ["sparse_conv", "embedding", "rnn_scan"]
 

@@ -542,11 +542,27 @@ def summary(
 def report(
     folder: Annotated[Path, typer.Argument(help="Results of compare.")] = Path("results"),
     out: Annotated[Path | None, typer.Option(help="Where to write; by default into the folder.")] = None,
+    plots: Annotated[str, typer.Option(help="Formats of plots, as in png,svg; empty for none.")] = "png",
 ) -> None:
-    """Make tables (Markdown, CSV, LaTeX) beside the paper's figures, and plots (PNG, SVG)."""
+    """Make tables (Markdown, CSV, LaTeX) beside the paper's figures, and plots."""
     from pjax.experiments import report as reporting
 
     with _messages():
-        made = reporting.report(folder, out)
+        made = reporting.report(folder, out, plots=_names(plots) or ())
         for path in made.paths:
+            console.print(escape(str(path)), soft_wrap=True)
+
+
+@app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Results of compare.")] = Path("results"),
+) -> None:
+    """Put the runs that have ended into one file for each study, and remove their folders.
+
+    `pjax report` reads such files; `pjax compare` makes the folders again of runs that it goes on with.
+    """
+    from pjax.experiments import packed
+
+    with _messages():
+        for path in packed.pack(folder):
             console.print(escape(str(path)), soft_wrap=True)

@@ -30,12 +30,12 @@ def report(
     folder: str | Path,
     out: str | Path | None = None,
     formats: Sequence[str] = FORMATS,
-    plots: Sequence[str] = PLOTS,
+    plots: Sequence[str] = ("png",),
 ) -> Report:
     """Write tables and plots of all results below a folder.
 
     Args:
-        folder: of runs, comparisons, a depth study, or all of them.
+        folder: of runs, comparisons, a depth study, or all of them; runs may be packed.
         out: where to write ``report.md``, ``report.csv``, ``report.tex``, and ``figures``; by default into
             the folder itself.
         formats: of the tables, some of ``"md"``, ``"csv"`` and ``"tex"``.

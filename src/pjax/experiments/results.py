@@ -7,6 +7,9 @@ A run is a folder: a data set, an architecture and a method, trained with one or
   [...], "validation": [...], "test": [...]}``. Accuracies are in percent. Seconds are the training time so
   far, without loading, checks and compiling. A seed that has stopped may be ``null``.
 - ``results.jsonl``: one line per seed, see `SeedResult`. Until it has all seeds, the run is unfinished.
+
+Runs that have ended can be packed: a file ``NAME.runs.jsonl`` has a line for each, see
+`pjax.experiments.packed`.
 """
 
 import dataclasses
@@ -14,9 +17,9 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -261,23 +264,70 @@ _CONFIG = {"data": str, "model": str, "method": str, "widths": list, "skip": boo
 _CONFIG |= dict.fromkeys(("batch_size", "steps_per_batch", "max_steps", "check_every", "patience"), int)
 
 
+PACKED = ".runs.jsonl"
+"""How the names of files of packed runs end."""
+
+_Lines: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
+
+
 def read_run(folder: str | Path) -> Run:
     """Read a run's folder. A run that is still being written, or was interrupted, is read so far."""
     folder = Path(folder)
-    config = _read_config(folder / "config.json")
-    seeds = len(config["seeds"])
-    checks = tuple(_check(where, line, seeds) for where, line in _lines(folder / "metrics.jsonl"))
-    results = tuple(_seed_result(where, line) for where, line in _lines(folder / "results.jsonl"))
-    return Run(folder, config, checks, results)
+    config = folder / "config.json"
+    return _run(
+        folder,
+        str(config),
+        read_object(config),
+        _lines(folder / "metrics.jsonl"),
+        _lines(folder / "results.jsonl"),
+    )
+
+
+def read_packed(path: str | Path) -> tuple[Run, ...]:
+    """Read the runs of a packed file. Their folders are those that they had; they need not exist."""
+    path = Path(path)
+    if not path.read_bytes().endswith(b"\n"):
+        raise InputError(f"{path}: its last line has no end; get the file again, or pack the runs again")
+    runs = []
+    for where, line in read_lines(path):
+        place, config = line.get("run"), line.get("config")
+        if not isinstance(place, str) or PurePosixPath(place).is_absolute() or ".." in place.split("/"):
+            raise InputError(f"{where}: 'run' must be a path below {path.parent}, got {place!r}")
+        if not isinstance(config, dict):
+            raise InputError(f"{where}: 'config' must be an object, got {config!r}")
+        checks, results = (_packed_lines(where, name, line.get(name)) for name in ("metrics", "results"))
+        runs.append(_run(path.parent / place, where, config, checks, results))
+    return tuple(runs)
+
+
+def _packed_lines(where: str, name: str, values: Any) -> _Lines:
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise InputError(f"{where}: {name!r} must be a list of objects, got {values!r}")
+    return [(f"{where}, {name} {number}", value) for number, value in enumerate(values, start=1)]
 
 
 def read_runs(folder: str | Path) -> tuple[Run, ...]:
-    """Read all runs at or below a folder, in the order of their paths."""
+    """Read all runs at or below a folder, in the order of their paths.
+
+    Where a run is packed and has a folder too, the folder counts: it was changed since.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; expected a folder of results")
-    found = sorted(path.parent for path in folder.rglob("config.json"))
-    return tuple(read_run(path) for path in found)
+    found = {run.folder: run for path in sorted(folder.rglob(f"*{PACKED}")) for run in read_packed(path)}
+    found |= {path.parent: read_run(path.parent) for path in folder.rglob("config.json")}
+    return tuple(found[path] for path in sorted(found))
+
+
+def _run(folder: Path, where: str, config: dict[str, Any], checks: _Lines, results: _Lines) -> Run:
+    _check_config(where, config)
+    seeds = len(config["seeds"])
+    return Run(
+        folder,
+        config,
+        tuple(_check(place, line, seeds) for place, line in checks),
+        tuple(_seed_result(place, line) for place, line in results),
+    )
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -293,19 +343,17 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    config = read_object(path)
+def _check_config(where: str, config: Mapping[str, Any]) -> None:
     for name, kind in _CONFIG.items():
         if name not in config:
-            raise InputError(f"{path}: {name!r} is missing; it has {', '.join(sorted(config))}")
+            raise InputError(f"{where}: {name!r} is missing; it has {', '.join(sorted(config))}")
         if not isinstance(config[name], kind):
-            raise InputError(f"{path}: {name!r} must be a {kind.__name__}, got {config[name]!r}")
+            raise InputError(f"{where}: {name!r} must be a {kind.__name__}, got {config[name]!r}")
     for name in ("widths", "seeds"):
         if not config[name]:
-            raise InputError(f"{path}: {name!r} is empty")
+            raise InputError(f"{where}: {name!r} is empty")
         for value in config[name]:
-            _whole(str(path), name, value)
-    return config
+            _whole(where, name, value)
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -348,11 +396,21 @@ def write_atomically(path: str | Path, data: bytes) -> Path:
     return path
 
 
+def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> Path:
+    """Write a JSON-lines file."""
+    return write_atomically(path, "".join(json.dumps(value) + "\n" for value in values).encode())
+
+
+def write_object(path: Path, values: Mapping[str, Any]) -> Path:
+    """Write a JSON object, to be read by people too."""
+    return write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     return read_lines(path) if path.exists() else iter(())
 
 
-def _check(where: str, line: dict[str, Any], seeds: int) -> Check:
+def _check(where: str, line: Mapping[str, Any], seeds: int) -> Check:
     def per_seed(name: str) -> tuple[float, ...]:
         values = line.get(name)
         if not isinstance(values, list) or len(values) != seeds:

@@ -32,7 +32,8 @@ from pjax.experiments.results import (
     read_run,
     should_stop,
     summarise,
-    write_atomically,
+    write_lines,
+    write_object,
 )
 
 
@@ -131,7 +132,7 @@ def time_again(folder: str | Path) -> float:
             line["seconds"] = round(line[key] * milliseconds / 1000, _DIGITS)
             if "ms_per_step" in line:
                 line["ms_per_step"] = milliseconds
-        _write_lines(folder / f"{name}.jsonl", lines)
+        write_lines(folder / f"{name}.jsonl", lines)
     return milliseconds
 
 
@@ -196,7 +197,7 @@ def _own_folder(folder: str, config: Config, devices: Devices) -> Iterator[Path]
         yield Path(folder)
         return
     with tempfile.TemporaryDirectory() as own:
-        _write_json(Path(own) / "config.json", config.as_json())
+        write_object(Path(own) / "config.json", config.as_json())
         yield Path(own)
 
 
@@ -281,11 +282,11 @@ class _Trainer:
             "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
             | {"python": platform.python_version()},
         }
-        _write_json(self.folder / "config.json", self.config.as_json() | about)
+        write_object(self.folder / "config.json", self.config.as_json() | about)
 
     def _write_checks(self) -> None:
         """All checks that count: a run that was killed may have written one that will be made again."""
-        _write_lines(self.folder / "metrics.jsonl", self.checks)
+        write_lines(self.folder / "metrics.jsonl", self.checks)
 
     # --- Running ---
 
@@ -298,7 +299,7 @@ class _Trainer:
             self._until_check(active)
         train = self.loop.accuracy(self.best, "train")
         results = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
-        _write_lines(self.folder / "results.jsonl", [result.as_json() for result in results])
+        write_lines(self.folder / "results.jsonl", [result.as_json() for result in results])
 
     @property
     def _step(self) -> int:
@@ -388,11 +389,3 @@ def _per_seed(values: dict[int, float], seeds: tuple[int, ...]) -> list[float | 
     """One value for each seed; None where it was not trained, or the value is not finite."""
     found = (values.get(i, math.nan) for i in range(len(seeds)))
     return [round(v, _DIGITS) if math.isfinite(v) else None for v in found]
-
-
-def _write_lines(path: Path, values: list[dict[str, Any]]) -> None:
-    write_atomically(path, "".join(json.dumps(value) + "\n" for value in values).encode())
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())
