@@ -31,8 +31,8 @@ class ExtrapolatedProjections(Solver):
     returns, so the method learns as fast as its outer optimiser does with gradients. Nothing is
     differentiated but functions of one number, each by itself; kinks, maxima and sets are projected onto. A
     staircase such as `pjax.quantize`, which small moves do not change, is projected as the mean over a dither
-    of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step by step, from the last to the first, and
-    takes no longer to compile than one step.
+    of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step by step, from the last to the first,
+    and takes no longer to compile than one step.
 
     Args:
         steps_per_update: sweeps on one batch, each followed by a step of `outer`.
