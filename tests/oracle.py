@@ -198,9 +198,9 @@ class Oracle:
                 source.append(u)
                 scalar.append(s)
                 value.append(c)
-            if node.is_target:
-                known = Evaluator(constants, {})
-                self.labels[node.index] = [np.asarray(known(wire.expr)) for wire in node.inputs[1:]]
+            known = Evaluator(constants, {})
+            still = node.inputs[len(node.wires) :]
+            self.labels[node.index] = [np.asarray(known(wire.expr)) for wire in still]
             constant = [i for i, wire in enumerate(node.wires) if wire.constant]
             product = isinstance(node.rule, (Contraction, Dot))
             self.fixed[node.index] = constant[0] if fixed_constants and product and constant else None
@@ -235,7 +235,7 @@ class Oracle:
                 continue
             else:
                 rule = Dot() if isinstance(node.rule, Contraction) else node.rule
-                out = np.asarray(_forward(rule, *self.inputs(v, z)))
+                out = np.asarray(_forward(rule, *self.inputs(v, z), *self.labels[v]))
             z[self.leaving[v]] = out.ravel()[self.scalar[self.leaving[v]]]
         assert np.isfinite(z).all()
         return z
@@ -286,8 +286,9 @@ class Oracle:
             goal = np.where(read, mean, 0.0)
             if isinstance(rule, Constrain):  # a member is one, read or not
                 goal, read = np.where(read, mean, inputs[0].ravel()), np.full(len(mean), True)
-            ends, out = _project(rule, inputs, goal.reshape(shape), weight.reshape(shape))
-            out = np.asarray(out).ravel()
+            given = (*inputs, *self.labels[v])
+            ends, out = _project(rule, given, goal.reshape(shape), weight.reshape(shape))
+            out, ends = np.asarray(out).ravel(), ends[: len(inputs)]
             for i, (end, old) in enumerate(zip(ends, inputs, strict=True)):
                 keep = read.reshape(*shape, *(1 for _ in range(old.ndim - len(shape))))
                 end = np.asarray(end) if read.all() else np.where(keep, np.asarray(end), old)

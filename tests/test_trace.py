@@ -350,19 +350,22 @@ def test_computations_inside_a_traced_function():
 # --- Equations without a rule ---
 
 
-def test_an_unsupported_equation_says_what_where_and_what_to_do():
-    def fn(w):
-        hidden = jnp.tanh(w)  # this line
-        return pjax.squared_error(hidden, jnp.zeros_like(w))
+def test_unsupported_equations_are_named_together_with_their_lines():
+    """Those that JAX cannot differentiate either."""
 
-    line = fn.__code__.co_firstlineno + 1
+    def fn(w):
+        return (pure(w) + pure(2 * w)).sum()
+
+    def pure(w):
+        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(w.shape, w.dtype), w)
+
     with pytest.raises(pjax.UnsupportedEquationError) as error:
         AP.update(fn, W)
     message = str(error.value)
-    assert "'tanh'" in message
-    assert f"test_trace.py:{line}" in message
+    assert message.count("'pure_callback'") == 2
+    assert "test_trace.py:" in message
     assert "float32[4,2]" in message
-    assert "pjax.register_equation('tanh', rule)" in message
+    assert "jax.lax.stop_gradient" in message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -397,8 +400,6 @@ def test_register_equation():
     def fn(x):
         return pjax.squared_error(jnp.abs(x), jnp.array([4.0, 4.0, 1.0]))
 
-    with pytest.raises(pjax.UnsupportedEquationError, match="'abs'"):
-        AP.update(fn, start)
     pjax.register_equation("abs", Absolute())
     solver = pjax.optim.AlternatingProjections()
     np.testing.assert_allclose(solver.update(fn, start)[0], [4, -4, 1], rtol=1e-5)
@@ -476,9 +477,9 @@ OPERATIONS = {
     "average": (lambda v: jnp.average(v, 0, weights=np.array([0.3, 0.7])), V, ["dot", "sum", "dot"]),
     "clip": (lambda v: jnp.clip(v, -0.5, 0.5), V, ["max", "max"]),
     "relu6": (jax.nn.relu6, V, ["sum_relu", "max"]),
-    "leaky_relu-like": (lambda v: jnp.maximum(v, 0.1 * v), V, ["dot", "max"]),
-    "square": (jnp.square, V, ["dot"]),
-    "power": (lambda v: v**3, V, ["dot", "dot"]),
+    "leaky_relu-like": (lambda v: jnp.maximum(v, 0.1 * v), V, ["max"]),
+    "square": (jnp.square, V, ["square"]),
+    "power": (lambda v: v**3, V, ["integer_pow"]),
     "dot": (lambda w: jnp.dot(X, w), W, ["dot"]),
     "vdot": (lambda w: jnp.vdot(w, CAPTURED), W, ["dot"]),
     "inner": (lambda w: jnp.inner(w.T, X), W, ["dot"]),
@@ -505,7 +506,7 @@ OPERATIONS = {
     "avg_pool": (lambda v: pool(0.0, lax.add, "SAME")(v) / 4, V, ["sum", "dot"]),
     "max-of-many": (lambda v: jnp.max(v, (1, 2)), V, ["max"]),
     "amin": (lambda v: jnp.min(v), V, ["max"]),
-    "norm-squared": (lambda w: (w * w).sum(), W, ["dot", "sum"]),
+    "norm-squared": (lambda w: (w * w).sum(), W, ["mul", "sum"]),
     "scalar-times-number": (lambda w: 3.0 * w[0, 0], W, ["dot"]),
     "number-minus-scalar": (lambda w: 1.0 - w[0, 0], W, ["sum"]),
     "bfloat16": (lambda w: jnp.concatenate([X @ w, X @ w]).astype(jnp.bfloat16), W, ["dot", "dot"]),
@@ -521,44 +522,10 @@ def test_operations_of_jax_numpy(fn, start, expected):
     np.testing.assert_allclose(value, fn(start), rtol=1e-5, atol=1e-5)
 
 
-REFUSED = {
-    "softmax": (jax.nn.softmax, "'reduce_max'|'exp'"),
-    "cumsum": (lambda w: jnp.cumsum(w), "'cumsum'"),
-    "sort": (lambda w: jnp.sort(w), "'sort'"),
-    "prod": (lambda w: jnp.prod(w), "'reduce_prod'"),
-    "where-on-value": (lambda w: jnp.where(w > 0, w, 0.0), "'gt'"),
-    "hard_tanh": (jax.nn.hard_tanh, "'gt'"),
-    "sqrt": (lambda w: jnp.sqrt(w), "'sqrt'"),
-    "integer": (lambda w: w.astype(int).astype(float), "turns a value that depends on a parameter into"),
-    "cond": (lambda w: lax.cond(X[0, 0] > 0, lambda w: w, lambda w: 2 * w, w), "'cond'"),
-    "while": (lambda w: lax.while_loop(lambda w: w.sum() < 3, lambda w: w + 1, w), "'while'"),
-    "index": (lambda w: w[jnp.argmax(w, 0)], "'argmax'"),
-    "divide": (lambda w: 1 / w, "divides by a value that depends on a parameter"),
-    "negative-power": (lambda w: w**-2, "exponent -2 is not positive"),
-    "real-power": (lambda w: w**1.5, "'pow'"),
-    "batch-groups": (
-        lambda k: lax.conv_general_dilated(V, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"),
-                                           batch_group_count=2), "batch groups are not supported"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("fn", "match"), REFUSED.values(), ids=REFUSED)
-def test_what_has_no_projection_is_refused_with_its_line(fn, match):
-    start = K if match.startswith("batch") else W
-    with pytest.raises(pjax.UnsupportedEquationError, match=match) as error:
-        ops(fn, start)
-    assert "test_trace.py:" in str(error.value)
-
-
-def test_scatter_is_refused_or_right():
+def test_scatter_moves_numbers():
     fn = lambda w: w.at[IDS[:2], 0].set(0.5)  # noqa: E731
-    try:
-        found = ops(fn, W)
-    except pjax.UnsupportedEquationError as error:
-        assert "'scatter'" in str(error)  # noqa: PT017
-    else:
-        assert found == []
-        np.testing.assert_array_equal(forward(fn, W), fn(W))
+    assert ops(fn, W) == []
+    np.testing.assert_array_equal(forward(fn, W), fn(W))
 
 
 def test_a_jitted_function_that_captures_the_batch_compiles_once():

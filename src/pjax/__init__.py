@@ -35,6 +35,7 @@ from pjax.containers.numpy import max_pool as max_pool
 from pjax.containers.numpy import maximum as maximum
 from pjax.containers.numpy import mean as mean
 from pjax.containers.numpy import min as min
+from pjax.containers.numpy import minimise as minimise
 from pjax.containers.numpy import minimum as minimum
 from pjax.containers.numpy import moveaxis as moveaxis
 from pjax.containers.numpy import multiply as multiply

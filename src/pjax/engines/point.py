@@ -57,6 +57,11 @@ def add(totals: dict[int, Any], parts: Iterable[tuple[int, Any]]) -> None:
         totals[v] = totals[v] + part if v in totals else part
 
 
+def _is_known(factors: Any) -> bool:
+    """Whether they follow from the program alone."""
+    return isinstance(factors, np.ndarray)
+
+
 def _sum_if(whole: bool, x: jax.Array) -> jax.Array:
     return x.sum() if whole else x
 
@@ -273,15 +278,25 @@ class Problem:
         return jnp.asarray(found)
 
     def _relative(self, node: Node) -> float | jax.Array:
-        """The factors of a target's losses, next to the largest of all; one number where all are the same."""
-        mine, every = self._factors.get(node.index), list(self._factors.values())
+        """The factors of a target's losses, next to the largest of those with a scale; a number if all agree.
+
+        Those of a target without a scale matter only where they are zero.
+        """
+        mine = self._factors.get(node.index)
         if mine is None:
             return 0.0
-        if all(isinstance(f, np.ndarray) for f in every):
+        rule: Any = node.rule
+        if getattr(rule, "scale", None) is None:
+            counts = mine != 0
+            same = _is_known(mine) and counts.all() == counts.any()
+            return float(counts.all()) if same else jnp.asarray(counts, self.dtype)
+        scaled = [n for n in self.graph.targets if getattr(n.rule, "scale", None) is not None]
+        every = [self._factors[n.index] for n in scaled if n.index in self._factors]
+        if all(map(_is_known, every)):
             largest = max(float(np.max(np.abs(f), initial=0)) for f in every)
             share = mine / largest if largest else np.zeros_like(mine)
-            rounded = np.where(np.abs(share - 1) < 1e-5, 1, share)
-            return float(rounded.flat[0]) if rounded.size and np.ptp(rounded) == 0 else jnp.asarray(rounded)
+            share = np.where(np.abs(share - 1) < 1e-5, 1, share)
+            return float(share.flat[0]) if share.size and np.ptp(share) == 0 else jnp.asarray(share)
         most = functools.reduce(jnp.maximum, (jnp.max(jnp.abs(jnp.asarray(f)), initial=0) for f in every))
         return jnp.asarray(mine) / jnp.where(most > 0, most, 1)
 

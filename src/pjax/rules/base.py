@@ -137,9 +137,9 @@ class Target(abc.ABC):
     ) -> jax.Array:
         """How the predictions move where the losses count by factors, of at most one in size.
 
-        By default that part of the move, which for a squared distance is its proximal operator.
+        Without a ``scale`` the minimisers are a constraint: it holds for any factor but zero.
         """
-        return per_loss(factor, predictions) * self.displace(predictions, *labels)
+        return jnp.where(per_loss(factor, predictions) == 0, 0, self.displace(predictions, *labels))
 
     def descent(self, predictions: jax.Array, *labels: Any, **_: Any) -> jax.Array:
         """The direction in which the loss falls, by how much it falls: what small steps ask for.
