@@ -41,8 +41,22 @@ def _project(rule: Any, inputs: Any, output: Any, weight: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _pull(rule: Any, predictions: Any, *labels: Any) -> Any:
-    return rule.project(predictions, *labels)
+def _move(rule: Any, factor: Any, predictions: Any, *labels: Any) -> Any:
+    return rule.weighted(factor, predictions, *labels)
+
+
+def _factors(graph: Any, constants: Sequence[Any]) -> dict[int, np.ndarray]:
+    """By which factor each loss counts, next to the largest of those with a scale, by a derivative."""
+
+    def total(losses: dict[int, Any]) -> Any:
+        known = Evaluator(constants, losses)
+        return sum(jax.numpy.sum(known(out)) for out in graph.outputs)
+
+    targets = {n.index: n for n in graph.nodes if n.is_target}
+    found = jax.grad(total)({v: jax.numpy.zeros(n.shape, n.dtype) for v, n in targets.items()})
+    scaled = {v: getattr(n.rule, "scale", None) is not None for v, n in targets.items()}
+    most = max((float(abs(f).max()) for v, f in found.items() if scaled[v]), default=1.0)
+    return {v: np.asarray(f / most if scaled[v] else f) for v, f in found.items()}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -204,6 +218,7 @@ class Oracle:
             constant = [i for i, wire in enumerate(node.wires) if wire.constant]
             product = isinstance(node.rule, (Contraction, Dot))
             self.fixed[node.index] = constant[0] if fixed_constants and product and constant else None
+        self.factors = _factors(partition.graph, constants)
         self.source, self.scalar, self.value = map(np.concatenate, (source, scalar, value))
         self.reader = np.empty(total, int)
         for (v, _), at in self.where.items():
@@ -272,7 +287,7 @@ class Oracle:
     def _project(self, v: int, z: np.ndarray, new: np.ndarray) -> None:
         node, inputs = self.graph.nodes[v], self.inputs(v, z * self.scale)
         if isinstance(node.rule, Target):
-            moved = np.asarray(_pull(node.rule, inputs[0], *self.labels[v]))
+            moved = inputs[0] + np.asarray(_move(node.rule, self.factors[v], inputs[0], *self.labels[v]))
             self._write(new, self.where[v, 0], moved.ravel())
             return
         mean = self.mean(v, z)

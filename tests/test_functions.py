@@ -172,7 +172,7 @@ def cosine(first, second):
 def test_moves_are_gradients(name):
     fn = lambda p: loss(FUNCTIONS[name](p))  # noqa: E731
     moves, value = gradient_of(fn, PARAMS)
-    assert float(value) == pytest.approx(float(fn(PARAMS)), rel=1e-5)
+    assert float(value) == pytest.approx(float(fn(PARAMS)), rel=1e-3 if name == "bfloat16" else 1e-5)
     assert cosine(moves, jax.grad(fn)(PARAMS)) > 0.999
 
 

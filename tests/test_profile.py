@@ -34,8 +34,8 @@ def test_every_node_is_measured(solver):
     assert {"dot", "sum_relu", "cross_entropy"} == {node.op for node in found.nodes}
     assert all("test_profile.py" in node.line for node in found.nodes if node.op == "cross_entropy")
     dots = sum(node.operations for node in found.nodes if node.op == "dot")
-    # Each layer needs two products at least: with its input, and back to its weights.
-    assert dots > 2 * 2 * 16 * (12 * 8 + 8 * 3)
+    # Each layer needs a product back to its weights at least, and the last one another to what it reads.
+    assert dots >= 2 * 16 * (12 * 8 + 2 * 8 * 3)
     assert found.milliseconds > 0
     assert found.roofline > 0
     lines = str(found).splitlines()

@@ -25,7 +25,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
-from pjax.errors import GraphError, UnsupportedEquationError
+from pjax.errors import GraphError, InputError, UnsupportedEquationError
 from pjax.graph import equations, jaxprs, lines
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node, Rule
@@ -119,6 +119,11 @@ def _build(jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, keep_loops: boo
     builder.refuse_missing()
     found = builder.as_losses(found)
     if not any(out.after for out in found):
+        if builder.empty:
+            raise InputError(
+                f"{builder.empty} has no numbers: an empty batch has nothing to project. Skip it, or drop the"
+                " incomplete batch in the data loader"
+            )
         raise GraphError(
             "the function does not depend on its parameters: there is nothing to solve for. It should end in"
             " a loss of them, such as pjax.cross_entropy(logits, labels), any scalar, or a value in a set,"
@@ -138,6 +143,8 @@ class Builder:
         self.captured: dict[int, list[Expr]] = {}
         """What inner jaxprs captured, by their identity."""
         self.missing: dict[Missing, None] = {}
+        self.empty = ""
+        """The first equation without a single number."""
         self._origin: dict[int, int] = {}  # of targets: their equations
 
     # --- Nodes ---
@@ -203,6 +210,7 @@ class Builder:
         if name == "stop_gradient":
             return [layout.held(args[0])]
         if not any(np.prod(_aval(v).shape) for v in eqn.outvars):  # nothing of anything
+            self.empty = self.empty or f"{name!r}{lines.at(eqn)}"
             return [_nothing(v) for v in eqn.outvars]
         if name in _SAME:
             return args

@@ -181,6 +181,7 @@ def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]
         if not cast:
             return jaxprs.bind(eqn, operands, {})
         operands = [x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in operands]
+        operands = list(jnp.broadcast_arrays(*operands))
         if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(aval_of(eqn).dtype, jnp.floating):
             return [operands[0].astype(dtype)]
         return jaxprs.bind(eqn, operands, {})

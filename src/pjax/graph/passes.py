@@ -1,7 +1,7 @@
 """What is done to the nodes that were read: drop what no output needs, merge sums into relus, number anew."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
@@ -10,17 +10,37 @@ from pjax.rules import Sum, SumRelu
 
 
 def needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:
-    """The graph of the nodes that the outputs need."""
+    """The graph of the nodes that move the outputs.
+
+    What is only held needs nodes, too; these become part of the expression that is held, and are no constraints.
+    """
+    moving = {s for out in outputs for s in layout.nodes_of(out)}
     found = {s for out in outputs for s in layout.needs_of(out)}
     for node in reversed(nodes):
+        if node.index in moving:
+            moving.update(s for wire in node.wires for s in wire.sources)
         if node.index in found:
             found.update(s for wire in node.inputs for s in wire.needs)
-    kept = [n for n in nodes if n.index in found]
-    return renumber(kept, [leaf if leaf in found else None for leaf in leaves], outputs)
+    held: dict[int, Expr] = {}
+    for node in nodes:
+        if node.index in found - moving and node.rule is not None:
+            inputs = [layout.substitute(wire.expr, held) for wire in node.inputs]
+            value = layout.apply(node.op, node.rule.forward, *inputs, key=("forward", node.rule))
+            held[node.index] = dataclasses.replace(value, depends=False, after=False, line=node.line)
+    kept = [n for n in nodes if n.index in found and (n.index in moving or n.is_parameter)]
+    return renumber(kept, [leaf if leaf in found else None for leaf in leaves], outputs, held)
 
 
-def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr]) -> Graph:
-    """A graph of the given nodes, numbered in their order."""
+def renumber(
+    nodes: Sequence[Node],
+    leaves: Sequence[int | None],
+    outputs: Sequence[Expr],
+    others: Mapping[int, Expr] | None = None,
+) -> Graph:
+    """A graph of the given nodes, numbered in their order; ``others`` stand for nodes that are left out."""
+    if others:
+        nodes = [_substituted(node, others) for node in nodes]
+        outputs = [layout.substitute(out, others) for out in outputs]
     new: dict[int, Expr] = {}
     done: list[Node] = []
     for i, node in enumerate(nodes):
@@ -33,6 +53,11 @@ def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Seque
         tuple(None if leaf is None else index[leaf] for leaf in leaves),
         tuple(layout.substitute(out, new) for out in outputs),
     )
+
+
+def _substituted(node: Node, others: Mapping[int, Expr]) -> Node:
+    inputs = tuple(Wire.of(layout.substitute(wire.expr, others)) for wire in node.inputs)
+    return dataclasses.replace(node, inputs=inputs)
 
 
 def fused(graph: Graph) -> Graph:
