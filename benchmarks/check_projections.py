@@ -26,6 +26,7 @@ def check(example: Example, points: int, dtype: str, key: int) -> Report:
         example.rule,
         example.shapes,
         constant=example.constant,
+        sided=example.sided,
         labels=example.labels,
         scale=example.scale,
         samples=shares(example, points),

@@ -38,6 +38,7 @@ def check(example, shapes, **options):
         example.rule,
         shapes,
         constant=example.constant,
+        sided=example.sided,
         labels=example.labels,
         scale=example.scale,
         **options,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from pjax.rules.arithmetic import weight_like, wide
 from pjax.rules.base import Arrays, Primitive
-from pjax.rules.nearest import anywhere, finite, length, nearest
+from pjax.rules.nearest import finite, length, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,12 @@ class Divide(Primitive):
     def project(
         self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
     ) -> tuple[Arrays, jax.Array]:
-        return anywhere(self, inputs, output, weight)
+        """Where the quotient is infinite or not a number, from there too."""
+        point = self.forward(*inputs)
+        point = jnp.where(jnp.isfinite(point), point, 0)
+        still = tuple(jnp.zeros_like(x) for x in inputs)
+        moves, move = self.displace(inputs, still, point, output - point, weight)
+        return tuple(x + m for x, m in zip(inputs, moves, strict=True)), output + move
 
     def displace(
         self,
@@ -57,11 +62,16 @@ class Divide(Primitive):
         residual = z * dy + dz * start - dx  # z y = x, unless y is zero
         residual = jnp.where(y == 0, goal * start - (x + dx), residual)
         least = jnp.finfo(y.dtype).eps * jnp.maximum(jnp.abs(y), jnp.abs(start))
-        least = jnp.maximum(least, jnp.finfo(y.dtype).tiny)
+        least = jnp.maximum(least, jnp.sqrt(jnp.finfo(y.dtype).tiny))
         root = jnp.sqrt(w)
 
+        def error(t: jax.Array) -> jax.Array:
+            """Of ``z y = x`` with the new ``y``: from the small shifts, unless ``y`` moves far."""
+            small = 2 * jnp.abs(t) < jnp.abs(start)
+            return jnp.where(small, residual + goal * t, goal * (start + t) - (x + dx))
+
         def curve(t: jax.Array) -> jax.Array:
-            return root * (residual + goal * t) / length(root, start + t)
+            return root * error(t) / length(root, start + t)
 
         def rough(t: jax.Array) -> jax.Array:
             return jnp.where(side * (start + t) >= least, curve(t), jnp.inf)
@@ -72,13 +82,13 @@ class Divide(Primitive):
             return rough(t), slope, bend
 
         border = side * least - start
-        move = nearest(rough, exact, [jnp.zeros_like(start), -dy, border], [-start])
+        move = nearest(rough, exact, jnp.stack([jnp.zeros_like(start), -dy, border]), [-start])
         end = start + move
         scale = jnp.maximum(root, jnp.abs(end))
-        error = (residual + goal * move) / scale
+        over = error(move) / scale
         total = (root / scale) ** 2 + (end / scale) ** 2
-        moves = w * (error / scale) / total, move
-        back = -(end / scale) * error / total
+        moves = w * (over / scale) / total, move
+        back = -(end / scale) * over / total
         kept = tuple(m.astype(i.dtype) for m, i in zip(moves, inputs, strict=True))
         return kept, back.astype(output.dtype)
 

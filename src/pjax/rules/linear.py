@@ -65,8 +65,9 @@ class LinearMap(Primitive):
         def equation(v: jax.Array) -> jax.Array:
             return v + root * apply(pull(root * v))
 
-        # The unknown is W^(-1/2) mu: the equation is then well scaled and symmetric for any weights.
-        solved = conjugate_gradients(equation, root * residual)
+        # The unknown is W^(-1/2) mu: the equation is then symmetric for any weights.
+        rows = _row_norms(lambda v: apply(pull(v)), residual)
+        solved = conjugate_gradients(equation, root * residual, 1 + root * root * rows)
         pushed = pull(root * solved)
         moves = tuple(m.astype(x.dtype) for m, x in zip(pushed, inputs[:n], strict=True))
         back = apply(pushed) - residual
@@ -93,20 +94,30 @@ class LinearMap(Primitive):
         return moving, apply, lambda v: jax.linear_transpose(apply, moving)(v)[0]
 
 
+def _row_norms(square: Callable[[jax.Array], jax.Array], like: jax.Array) -> jax.Array:
+    """The diagonal of a symmetric positive matrix: exact where there is nothing else, else a rough guess."""
+    probes = jax.random.rademacher(jax.random.key(0), (_PROBES, *like.shape), like.dtype)
+    found = jnp.mean(jax.lax.map(lambda v: v * square(v), probes), axis=0)
+    return jnp.maximum(found, jnp.mean(jnp.abs(found)) / 16)
+
+
+_PROBES = 2
 _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
 
-def conjugate_gradients(equation: Callable[[jax.Array], jax.Array], right: jax.Array) -> jax.Array:
-    """The solution of a symmetric positive equation, to rounding.
+def conjugate_gradients(
+    equation: Callable[[jax.Array], jax.Array], right: jax.Array, diagonal: jax.typing.ArrayLike = 1.0
+) -> jax.Array:
+    """The solution of a symmetric positive equation, to rounding. ``diagonal`` is what it resembles.
 
-    It ends when the error is down to rounding, or no longer falls.
+    It ends when the error is down to rounding, or after more rounds than there are unknowns.
     """
-    eps = jnp.finfo(right.dtype).eps
     size = jnp.max(jnp.abs(right), initial=0)
     size = jnp.where((size > 0) & jnp.isfinite(size), size, 1)
     right = right / size  # squares must not overflow
-    start = jnp.vdot(right, right)
-    limit = (4 * eps) ** 2 * start
+    scaled = right / diagonal
+    start = jnp.vdot(right, scaled)
+    limit = jnp.finfo(right.dtype).eps ** 2 * start
     most = 2 * right.size + 16
 
     def unfinished(state: _State) -> jax.Array:
@@ -118,8 +129,9 @@ def conjugate_gradients(equation: Callable[[jax.Array], jax.Array], right: jax.A
         image = equation(direction)
         length = square / jnp.vdot(direction, image)
         x, error = x + length * direction, error - length * image
-        new = jnp.vdot(error, error)
-        return x, error, error + (new / square) * direction, new, rounds + 1
+        scaled = error / diagonal
+        new = jnp.vdot(error, scaled)
+        return x, error, scaled + (new / square) * direction, new, rounds + 1
 
-    state = (jnp.zeros_like(right), right, right, start, jnp.zeros((), jnp.int32))
+    state = (jnp.zeros_like(right), right, scaled, start, jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(unfinished, step, state)[0] * size

@@ -16,8 +16,6 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from pjax.rules.base import Arrays, Primitive
-
 Curve: TypeAlias = Callable[[jax.Array], jax.Array]
 Slopes: TypeAlias = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
@@ -45,17 +43,6 @@ def length(t: jax.Array, a: jax.Array) -> jax.Array:
     return jnp.where(jnp.isfinite(total), total, jnp.inf)
 
 
-def anywhere(
-    rule: Primitive, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike
-) -> tuple[Arrays, jax.Array]:
-    """`Primitive.project` where the function may have no value at the inputs."""
-    point = rule.forward(*inputs)
-    point = jnp.where(jnp.isfinite(point), point, 0)
-    still = tuple(jnp.zeros_like(x) for x in inputs)
-    moves, move = rule.displace(inputs, still, point, output - point, weight)
-    return tuple(x + m for x, m in zip(inputs, moves, strict=True)), output + move
-
-
 def finite(asked: jax.Array, goal: jax.Array) -> jax.Array:
     """What is asked, in the type of the goal: zero where nothing is wanted, and never infinite."""
     most = jnp.finfo(goal.dtype).max
@@ -66,7 +53,7 @@ def finite(asked: jax.Array, goal: jax.Array) -> jax.Array:
 def nearest(
     rough: Curve,
     exact: Slopes,
-    seeds: Sequence[jax.Array],
+    seeds: jax.Array,
     centres: Sequence[jax.Array],
 ) -> jax.Array:
     """The number ``t`` that minimises ``t² + a(t)²``.
@@ -74,28 +61,28 @@ def nearest(
     Args:
         rough: the function ``a``, cheaply.
         exact: ``a`` as accurately as possible, with its first and second derivative.
-        seeds: points to try; the first must be zero. Each of them bounds the search.
+        seeds: points to try, stacked; the first must be zero. Each of them bounds the search.
         centres: points near which to look closely, besides zero.
     """
 
     def cost(t: jax.Array) -> jax.Array:
         return length(t, rough(t))
 
-    zero = seeds[0]
-    start, least = zero, cost(zero)
-    for seed in seeds[1:]:
-        there = cost(seed)
-        start, least = jnp.where(there < least, seed, start), jnp.minimum(there, least)
+    zero, costs = seeds[0], cost(seeds)
+    chosen = jnp.argmin(costs, axis=0)[None]
+    start, least = (jnp.take_along_axis(v, chosen, axis=0)[0] for v in (seeds, costs))
     lost = 4 * (1 + sum(jnp.abs(centre) for centre in centres))  # no seed has a value
     reach = jnp.where(jnp.isfinite(least), least, lost)
-    fine = _finest(exact, zero, reach)
+    fine, above = _first_step(exact, zero)
+    eps = jnp.finfo(zero.dtype).eps
     places = jnp.stack([zero, *centres, zero])
 
     def look(i: jax.Array, best: Cell) -> Cell:
         around = jnp.where(i < len(places), places[jnp.minimum(i, len(places) - 1)], best.middle)
         radius = jnp.minimum(reach, best.cost)
         radius = jnp.where(radius > 0, radius, 1)
-        first = jnp.minimum(fine, radius / 1024) * 0.7**i  # other points each time
+        close = jnp.where((i == 0) | (i == len(places) - 1), fine, 0)
+        first = jnp.clip(close * 0.7**i, eps * radius, radius / 1024)  # other points each time
         cells = _cells(cost, rough, jnp.clip(around, -radius, radius), radius, first)
         narrow = _narrow(cost, cells, _ROUGH)
         for k in range(cells.cost.shape[0]):
@@ -108,17 +95,17 @@ def nearest(
     rounds = 72 if zero.dtype == jnp.float64 else 36
     end = _narrow(cost, best, rounds).middle
     starts = jnp.stack([zero, end])
+    reach = jnp.maximum(reach, above)  # the rough value may be lost in rounding
     lows, highs = jnp.stack([-reach, best.low]), jnp.stack([reach, best.high])
-    polished, costs = _polish(exact, starts, lows, highs)
-    return jnp.where(costs[0] < costs[1], polished[0], polished[1])
+    ends, costs, slopes = _polish(exact, starts, lows, highs)
+    return jnp.where(_better(costs[1], slopes[1], costs[0], slopes[0]), ends[1], ends[0])
 
 
-def _finest(exact: Slopes, zero: jax.Array, reach: jax.Array) -> jax.Array:
-    """The scale of the smallest moves: a part of the way that a straight line would have to go."""
+def _first_step(exact: Slopes, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The scale of the smallest moves: a part of the way that a straight line has to go; and ``|a|``."""
     a, b, _ = exact(zero)
     step = jnp.abs(_newton(zero, a, b, jnp.zeros_like(a))) / 16
-    least = jnp.finfo(zero.dtype).eps * jnp.where(reach > 0, reach, 1)
-    return jnp.where(step > least, step, least)
+    return jnp.where(jnp.isfinite(step), step, 0), jnp.where(jnp.isfinite(a), jnp.abs(a), 0)
 
 
 def _newton(t: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
@@ -198,12 +185,16 @@ def _narrow(cost: Curve, cell: Cell, rounds: int) -> Cell:
     return jax.lax.fori_loop(0, rounds, step, cell)
 
 
-def _polish(exact: Slopes, start: jax.Array, low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Newton's method in a bracket. Returns the best point and its cost.
+def _better(cost: jax.Array, slope: jax.Array, least: jax.Array, flattest: jax.Array) -> jax.Array:
+    """Of points whose costs cannot be told apart, the one with the smaller derivative is the better."""
+    noise = 4 * jnp.finfo(cost.dtype).eps
+    return (cost < least * (1 - noise)) | ((cost <= least * (1 + noise)) & (slope < flattest))
 
-    Of points whose costs cannot be told apart, the one with the smaller derivative is the better.
-    """
-    noise = 4 * jnp.finfo(start.dtype).eps
+
+def _polish(
+    exact: Slopes, start: jax.Array, low: jax.Array, high: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Newton's method in a bracket. Returns the best point, its cost, and the size of the derivative."""
 
     def step(_: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         t, low, high, best, least, flattest = state
@@ -212,8 +203,7 @@ def _polish(exact: Slopes, start: jax.Array, low: jax.Array, high: jax.Array) ->
         scale = 1 / jnp.maximum(1, jnp.abs(b))
         slope = t * scale + a * (b * scale)
         size = jnp.abs(slope)
-        tied = (here <= least * (1 + noise)) & (size < flattest)
-        better = (here < least * (1 - noise)) | tied
+        better = _better(here, size, least, flattest)
         best = jnp.where(better, t, best)
         flattest = jnp.where(better, size, flattest)
         least = jnp.where(better, here, least)
@@ -224,4 +214,4 @@ def _polish(exact: Slopes, start: jax.Array, low: jax.Array, high: jax.Array) ->
 
     worst = jnp.full_like(start, jnp.inf)
     state = jax.lax.fori_loop(0, _STEPS, step, (start, low, high, start, worst, worst))
-    return state[3], state[4]
+    return state[3], state[4], state[5]

@@ -2,12 +2,17 @@
 
 import dataclasses
 
+import jax.numpy as jnp
+
 from pjax.rules.base import Primitive, Target
 from pjax.rules.clip import Clip
+from pjax.rules.divide import Divide
 from pjax.rules.dot import Dot
 from pjax.rules.identity import Identity
+from pjax.rules.linear import LinearMap
 from pjax.rules.max import Max
 from pjax.rules.quantize import Quantize
+from pjax.rules.scalar import Function, elementary
 from pjax.rules.sum import Sum
 from pjax.rules.sum_relu import SumRelu
 
@@ -27,12 +32,18 @@ class Example:
     """For a target: ``"classes"``, ``"probabilities"`` or ``"numbers"``."""
     scale: float | None = None
     """For a target: the factor of its loss in its proximal operator; ``None`` for the minimisers."""
+    sided: tuple[int, ...] = ()
+    """Inputs that the rule keeps on their side of zero."""
 
     @property
     def name(self) -> str:
-        fields = [f"{f.name}={getattr(self.rule, f.name)!r}" for f in dataclasses.fields(self.rule)]
+        fields = [f"{f.name}={_shown(getattr(self.rule, f.name))}" for f in dataclasses.fields(self.rule)]
         kind = "" if isinstance(self.rule, Primitive) else f" [{self.labels}]"
         return f"{self.rule.name}({', '.join(fields)}){kind}"
+
+
+def _shown(setting: object) -> str:
+    return setting.label if isinstance(setting, Function) else repr(setting)
 
 
 _examples: list[Example] = []
@@ -78,4 +89,7 @@ register(
     Example(Quantize(), (((),),)),
     Example(Quantize(levels=16, scale=0.5), (((),),)),
     Example(Quantize(levels=257, scale=30.0), (((),),)),
+    Example(elementary("tanh"), (((),),)),
+    Example(Divide(), (((), ()),), sided=(1,)),
+    Example(LinearMap(Function("sum", "sum", lambda x: jnp.sum(x, axis=-1))), _same(1)),
 )

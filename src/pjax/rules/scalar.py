@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
 from pjax.rules.base import Arrays, Asked, Primitive
-from pjax.rules.nearest import anywhere, finite, nearest
+from pjax.rules.nearest import finite, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,12 @@ class Scalar(Primitive):
     def project(
         self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
     ) -> tuple[Arrays, jax.Array]:
-        return anywhere(self, inputs, output, weight)
+        still = jnp.zeros_like(inputs[0])
+        goal = wide(output)
+        move, back = self._nearest(inputs, still, goal, goal - self._curve(inputs)(wide(inputs[0])), weight)
+        return ((wide(inputs[0]) + move).astype(inputs[0].dtype), *inputs[1:]), (goal + back).astype(
+            output.dtype
+        )
 
     def displace(
         self,
@@ -88,16 +93,28 @@ class Scalar(Primitive):
         shift: jax.Array,
         weight: jax.typing.ArrayLike = 1.0,
     ) -> tuple[Arrays, jax.Array]:
+        goal, dz = wide(output) + wide(shift), wide(shift)
+        move, back = self._nearest(inputs, shifts[0], goal, dz, weight)
+        still = (jnp.zeros_like(c) for c in inputs[1:])
+        return (move.astype(inputs[0].dtype), *still), back.astype(output.dtype)
+
+    def _nearest(
+        self, inputs: Arrays, shift: jax.Array, goal: jax.Array, rise: jax.Array, weight: jax.typing.ArrayLike
+    ) -> tuple[jax.Array, jax.Array]:
+        """The moves of the number and of the output.
+
+        Args:
+            inputs: where the function has a value, if anywhere.
+            shift: of the number from there.
+            goal: for the output.
+            rise: the goal less the value at the inputs, as accurately as it is known.
+            weight: on the output.
+        """
         f = self._curve(inputs)
-        x, dx, z, dz = map(wide, (inputs[0], shifts[0], output, shift))
-        w = weight_like(weight, z)
-        shape = jnp.broadcast_shapes(x.shape, z.shape, w.shape, *(jnp.shape(c) for c in inputs[1:]))
-        x, dx, z, dz, w = (jnp.broadcast_to(v, shape) for v in (x, dx, z, dz, w))
-        point = f(x)
-        known = jnp.isfinite(point)
-        root, start = jnp.sqrt(w), x + dx
-        goal = jnp.where(known, point, z) + dz
-        change = _Change(f, x, jnp.where(known, point, z))
+        x, dx, w = wide(inputs[0]), wide(shift), weight_like(weight, goal)
+        shape = jnp.broadcast_shapes(x.shape, goal.shape, w.shape, *(jnp.shape(c) for c in inputs[1:]))
+        x, dx, goal, rise, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, rise, w))
+        root, start, residual = jnp.sqrt(w), x + dx, _Residual(f, x, goal, rise)
 
         def rough(t: jax.Array) -> jax.Array:
             return root * (f(start + t) - goal)
@@ -105,14 +122,12 @@ class Scalar(Primitive):
         def exact(t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             at = start + t
             (_, slope), (_, curve) = jax.jvp(lambda v: _slope(f, v), (at,), (jnp.ones_like(at),))
-            return root * (change(dx + t) - dz), root * slope, root * curve
+            return root * residual(dx + t), root * slope, root * curve
 
-        seeds = [jnp.zeros_like(start), -dx, *(p - start for p in self._seeds(start, goal, w))]
+        seeds = jnp.stack([jnp.zeros_like(start), -dx, *(p - start for p in self._seeds(start, goal, w))])
         centres = [jnp.broadcast_to(p, shape) - start for p in (0.0, *self.function.traits.points)]
         move = nearest(rough, exact, seeds, centres)
-        back = change(dx + move) - dz
-        still = (jnp.zeros_like(c) for c in inputs[1:])
-        return (move.astype(inputs[0].dtype), *still), back.astype(output.dtype)
+        return move, residual(dx + move)
 
     def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
         """The soft projection over its weight, to first order: the derivative times the goal."""
@@ -148,28 +163,31 @@ def _slope(f: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[jax.Array
     return jax.jvp(f, (x,), (jnp.ones_like(x),))
 
 
-class _Change:
-    """How much a function changes from a point on, to the last digit even where that is little.
+class _Residual:
+    """How far a function is above a goal, to the last digit where the goal is close to a known value.
 
     The difference of two values loses the digits they share. The mean of the derivative times the way does
     not; it is taken where it agrees with the difference as far as that is accurate, and is the more accurate.
     """
 
-    def __init__(self, f: Callable[[jax.Array], jax.Array], x: jax.Array, point: jax.Array) -> None:
-        self.f, self.x, self.point = f, x, point
-        self.slope = _slope(f, x)[1]
+    def __init__(
+        self, f: Callable[[jax.Array], jax.Array], x: jax.Array, goal: jax.Array, rise: jax.Array
+    ) -> None:
+        self.f, self.x, self.goal, self.rise = f, x, goal, rise
+        self.point, self.slope = _slope(f, x)
 
     def __call__(self, way: jax.Array) -> jax.Array:
         end, last = _slope(self.f, self.x + way)
         _, middle = _slope(self.f, self.x + way / 2)
-        plain = end - self.point
         mean = (self.slope + 4 * middle + last) / 6
-        by_slope = way * mean
-        eps = jnp.finfo(way.dtype).eps
+        change, plain = way * mean, end - self.point
         steepest = jnp.maximum(jnp.maximum(jnp.abs(self.slope), jnp.abs(last)), jnp.abs(middle))
-        lost = eps * (jnp.abs(end) + jnp.abs(self.point) + steepest * jnp.abs(self.x))
+        eps = jnp.finfo(way.dtype).eps
+        lost = eps * jnp.abs(end) + eps * jnp.abs(self.point) + (1 + steepest) * (eps * jnp.abs(self.x))
         bent = jnp.abs(way * (mean - middle))
-        return jnp.where((jnp.abs(by_slope - plain) <= 4 * lost) & (bent < lost), by_slope, plain)
+        return jnp.where(
+            (jnp.abs(change - plain) <= 16 * lost) & (bent < lost), change - self.rise, end - self.goal
+        )
 
 
 _positive = (0.0, float("inf"))

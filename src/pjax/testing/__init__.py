@@ -40,6 +40,7 @@ def check_projection(
     shapes: Sequence[Sequence[Sequence[int]]],
     *,
     constant: Sequence[int] = (),
+    sided: Sequence[int] = (),
     labels: str = "classes",
     scale: float | None = None,
     samples: int | Sequence[int] = 256,
@@ -60,6 +61,8 @@ def check_projection(
     - be the same for many points at once and one by one under `jax.vmap`, for a scalar weight and an array;
     - keep its type, and be finite for inputs of 1e-9 and of 1e9.
 
+    Where the function has no value, points are infinitely far; inputs outside its domain are projected too.
+
     For a `Target` with the loss :math:`\ell`, the prediction must minimise
     :math:`\tfrac12 |x - x_0|^2 + s\, \ell(x)`, or, if ``scale`` is ``None``, be the nearest
     minimiser of :math:`\ell`.
@@ -70,6 +73,7 @@ def check_projection(
         rule: the primitive or target.
         shapes: cases; each lists the shape of one copy of every input (for a target: of the predictions).
         constant: positions of inputs that must not move.
+        sided: positions of inputs that stay on their side of zero.
         labels: for a target, what to draw: ``"classes"``, ``"probabilities"`` or ``"numbers"``.
         scale: for a target, the factor :math:`s`, or ``None``.
         samples: number of points for each case, or one number per case.
@@ -98,7 +102,7 @@ def check_projection(
         core = tuple(tuple(shape) for shape in case)
         rng = np.random.default_rng((key, number))
         if isinstance(rule, Primitive):
-            check: Any = _Check(rule, core, frozenset(constant), dtype, limit)
+            check: Any = _Check(rule, core, frozenset(constant), dtype, limit, frozenset(sided))
             points: Any = _sample(check, count, rng, scales, weights)
         else:
             check = _TargetCheck(rule, core, dtype, limit, scale)
@@ -137,6 +141,7 @@ def check_registered(*names: str, **options: Any) -> Report:
                 example.rule,
                 example.shapes,
                 constant=example.constant,
+                sided=example.sided,
                 labels=example.labels,
                 scale=example.scale,
                 **options,
@@ -177,6 +182,11 @@ def _project(rule: Any, *arguments: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def _evaluate(rule: Primitive, *inputs: Any) -> Any:
+    return rule.forward(*inputs)
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def _mapped(rule: Any, first: Any, second: Any, *weight: Any) -> Any:
     return jax.vmap(lambda a, b: rule.project(a, b, *weight))(first, second)
 
@@ -189,14 +199,18 @@ class _Check(NamedTuple):
     constant: frozenset[int]
     dtype: str
     limit: float
+    sided: frozenset[int] = frozenset()
 
     def value(self, flat: Any) -> Any:
         return self.rule.forward(*_split(flat, self.core))
 
     def free(self) -> np.ndarray:
         """1 for the numbers that may move, 0 for the others."""
-        parts = [np.full(math.prod(s), float(i not in self.constant)) for i, s in enumerate(self.core)]
-        return np.concatenate(parts)
+        return self.each(lambda i: i not in self.constant)
+
+    def each(self, trait: Callable[[int], bool]) -> np.ndarray:
+        """For every number 1 where its input has the trait, else 0."""
+        return np.concatenate([np.full(math.prod(s), float(trait(i))) for i, s in enumerate(self.core)])
 
     def project(self, points: _Points) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         with jax.enable_x64(self.dtype == "float64"):
@@ -208,14 +222,18 @@ class _Check(NamedTuple):
         again, output_again = self.project(_Points(inputs, output, points.weight))
         for position in self.constant:
             self.demand(points, "constant inputs stay", inputs[position] == points.inputs[position])
-        wide = [jax.tree.map(lambda a: a.astype(np.float64), t) for t in (points, (inputs, output))]
+        with jax.enable_x64(self.dtype == "float64"):
+            own = np.asarray(_evaluate(self.rule, *inputs))
+        wide = [jax.tree.map(lambda a: a.astype(np.float64), t) for t in (points, (inputs, output, own))]
         figures = []
         same = self._replace(dtype="", limit=0.0)  # what the search depends on: compiled once for all types
-        eps = float(np.finfo(self.dtype).eps)
+        rounding = float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
         with jax.enable_x64(True):
             for rows in _blocks(len(output), len(self.free())):
                 part = jax.tree.map(lambda a, rows=rows: a[rows], (*wide, (again, output_again)))
-                figures.append(jax.tree.map(np.asarray, _examine(same, *part, eps, jax.random.key(key))))
+                figures.append(
+                    jax.tree.map(np.asarray, _examine(same, *part, *rounding, jax.random.key(key)))
+                )
         excess, offset, drift, found, best = (np.concatenate(f) for f in zip(*figures, strict=True))
         self.demand(
             points, "the result lies on the graph", offset <= _ROUNDINGS, offset, "units of rounding off"
@@ -235,7 +253,9 @@ class _Check(NamedTuple):
         default = inspect.signature(self.rule.project).parameters["weight"].default
         if default != 1:
             raise AssertionError(f"{self.rule.name}: the weight is 1 by default: got {default!r}.")
-        inputs, target, _ = points = jax.tree.map(lambda a: a.astype(np.float32), points)
+        inputs, target, _ = points = jax.tree.map(
+            lambda a: np.clip(a, -1e28, 1e28).astype(np.float32), points
+        )
         with jax.enable_x64(False):
             many = _project(self.rule, inputs, target, np.full_like(target, 3.0))
             mapped = _mapped(self.rule, inputs, target, 3.0)
@@ -257,6 +277,8 @@ class _Check(NamedTuple):
             with jax.enable_x64(True):
                 flat = np.concatenate([x.reshape(count, -1) for x in inputs], axis=-1)
                 values = np.asarray(_slopes(self._replace(dtype="", limit=0.0), flat)[0])
+            most = float(jnp.finfo(kind).max) / 200
+            values = np.clip(np.where(np.isfinite(values), values, 0), -most, most)
             target = (wild * values + np.sign(wild) * (np.abs(wild) > 1)).astype(kind)
             inputs = tuple(x.astype(kind) for x in inputs)
             with jax.enable_x64(dtype == "float64"):
@@ -306,11 +328,14 @@ def _same_numbers(what: str, points: _Points, one: Any, other: Any) -> None:
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         gap = float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max(initial=0))
         if not gap <= 1e3 * np.finfo(b.dtype).eps * size:
-            raise AssertionError(f"{what}: the results differ by {gap:.3g} at inputs {points.inputs}.")
+            inputs = ", ".join(map(_brief, points.inputs))
+            raise AssertionError(f"{what}: the results differ by {gap:.3g} at inputs {inputs}.")
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _examine(check: _Check, points: Any, result: Any, again: Any, eps: float, key: jax.Array) -> Any:
+def _examine(
+    check: _Check, points: Any, result: Any, again: Any, eps: float, tiny: float, key: jax.Array
+) -> Any:
     """Excess, offset and drift of every point, the cost found, and the best known."""
     origin, target, weight = _flat(points.inputs), points.target, points.weight
     end, output = _flat(result[0]), result[1]
@@ -321,16 +346,30 @@ def _examine(check: _Check, points: Any, result: Any, again: Any, eps: float, ke
     pushes = (0.0, 1.0, -1.0, jnp.where(jnp.arange(end.shape[-1]) % 2, 1.0, -1.0))
     nearby = jnp.concatenate([end + push * (2 * eps * size) for push in pushes])
     values, pull = jax.vjp(jax.vmap(check.value), nearby.reshape(len(pushes), *end.shape))
-    slope = norm(pull(jnp.ones_like(values))[0]).max(0)
+    slope = norm(pull(jnp.ones_like(values))[0] * free).max(0)
+    alone = check.free().sum() == 1
+    if alone:  # the derivative may be infinite, or none, at a border
+        slope = jnp.minimum(jnp.where(jnp.isnan(slope), jnp.inf, slope), _steepness(check, end, origin, eps))
+    slope = jnp.nan_to_num(slope, nan=1e150, posinf=1e150)
     # What one unit of rounding in every number can change, in the output and in the distance
     reach = norm(origin) + norm(end)
     height = jnp.abs(target) + jnp.abs(output) + slope * reach
-    unit = eps * (reach + jnp.sqrt(weight) * height) + 1e-300
-    offset = jnp.abs(output - values).min(0) / (eps * height + 1e-300)
+    if alone:  # a function may be less accurate in the type of the rule than the last digit
+        noise = jnp.abs(result[2] - values[0])
+        height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps
+    unit = eps * (reach + jnp.sqrt(weight) * height) + tiny
+    offset = jnp.nanmin(jnp.abs(output - values), axis=0) / (eps * height + tiny)
     drift = jnp.sqrt(norm(_flat(again[0]) - end) ** 2 + weight * (again[1] - output) ** 2) / unit
 
+    kept = jnp.asarray(check.each(lambda i: i in check.sided))
+    coarse = eps * 2.0 ** jnp.floor(jnp.log2(jnp.abs(origin)))
+
     def cost(flat: jax.Array) -> Any:
-        return norm(flat - origin) ** 2 + weight * (check.value(flat) - target) ** 2
+        if alone:  # what the type of the rule can tell from the origin
+            flat = jnp.where(coarse > 0, origin + coarse * jnp.round((flat - origin) / coarse), flat)
+        total = norm(flat - origin) ** 2 + weight * (check.value(flat) - target) ** 2
+        same_side = jnp.all(kept * flat * jnp.where(origin < 0, -1, 1) >= 0, axis=-1)
+        return jnp.where(jnp.isfinite(total) & same_side, total, jnp.inf)
 
     found = norm(end - origin) ** 2 + weight * (output - target) ** 2
     best = search.keep((origin, cost(origin)), end, cost(end))
@@ -343,6 +382,8 @@ def _examine(check: _Check, points: Any, result: Any, again: Any, eps: float, ke
         noise = jax.random.normal(first, origin.shape) * free
         directions += [slopes * free, end - origin, origin * free, noise]
     best = search.along(cost, best, origin, jnp.stack(directions), wide, fine)
+    if alone:
+        best = search.dense(cost, best, origin, jnp.ones_like(origin) * free, jnp.sqrt(found))
     noise = jax.random.normal(more[0], origin.shape) * free
     starts = [end, origin, best[0], origin + wide[:, None] * noise / math.sqrt(end.shape[-1])]
     best = search.levenberg(check.value, cost, best, jnp.stack(starts), origin, target, weight, free, 24)
@@ -353,6 +394,15 @@ def _examine(check: _Check, points: Any, result: Any, again: Any, eps: float, ke
     excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
     finite = jnp.isfinite(found)
     return tuple(jnp.where(finite, v, jnp.inf) for v in (excess, offset, drift, found, best[1]))
+
+
+def _steepness(check: _Check, end: jax.Array, origin: jax.Array, eps: float) -> jax.Array:
+    """How much the function of one number changes when rounding changes the number, over that change."""
+    step = 2 * eps * jnp.maximum(jnp.abs(end), jnp.abs(origin)) * check.free()
+    values = jnp.stack([check.value(end + push * step) for push in (0, 1, -1)])
+    known = jnp.isfinite(values)
+    high, low = jnp.where(known, values, -jnp.inf).max(0), jnp.where(known, values, jnp.inf).min(0)
+    return (high - low) / jnp.maximum(step.max(-1), 1e-300)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -401,6 +451,9 @@ def _sample(
     with jax.enable_x64(True):
         flat = np.concatenate([x.astype(np.float64).reshape(count, -1) for x in inputs], axis=-1)
         values, slopes = map(np.asarray, _slopes(check._replace(dtype="", limit=0.0), flat))
+    sizes = np.abs(values) + np.abs(slopes).max(-1, initial=0)
+    far = ~(sizes < min(float(np.finfo(dtype).max) ** 0.75, 1e140))  # no value here, or none to aim at
+    values, slopes = np.where(far, 0, values), np.where(far[:, None], 0, slopes)
     slope, length = np.linalg.norm(slopes, axis=-1), np.linalg.norm(flat, axis=-1)
     natural = np.abs(values) + slope * length + np.abs(flat).max(-1) + 1e-3 * (length == 0)
     wild = rng.normal(size=count)

@@ -58,6 +58,47 @@ def along(
     return jax.lax.scan(line, best, directions)[0]
 
 
+def dense(cost: Cost, best: Best, base: jax.Array, unit: jax.Array, reach: jax.Array) -> Best:
+    """Search one line thoroughly: many segments, the best point of each, and zoom in on every one of them.
+
+    For functions of one number, which may have many minima. Segments are evenly spread over the reach, and
+    crowded near ``base`` and near zero.
+    """
+    offset = jnp.sum(base * unit, axis=-1)
+    along, across = jnp.linspace(0, 1, 41, dtype=base.dtype), reach + jnp.abs(offset)
+    decades = jnp.linspace(-12, 0, 13, dtype=base.dtype)
+    tens = 10 ** (decades[:-1, None] + along * 1.0)
+    even = (jnp.arange(-12, 12, dtype=base.dtype)[:, None] + along) / 12
+    nothing = jnp.zeros_like(tens)
+    from_base = jnp.concatenate([tens, -tens, even, nothing, nothing])
+    from_zero = jnp.concatenate([nothing, nothing, 0 * even, tens, -tens])
+    shift = jnp.concatenate([0 * from_base[:-24, 0], jnp.ones(24, base.dtype)])
+
+    def value(t: jax.Array) -> jax.Array:
+        return cost(base + t[:, None] * unit)
+
+    def attempt(state: Best, t: jax.Array) -> tuple[Best, None]:
+        there = value(t)
+        better = there < state[1]
+        return (jnp.where(better, t, state[0]), jnp.where(better, there, state[1])), None
+
+    def segment(best: Best, plan: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Best, None]:
+        near, far, from_origin = plan
+        points = near[:, None] * reach + far[:, None] * across - from_origin * offset
+        worst = (points[0], jnp.full_like(reach, jnp.inf))
+        state, _ = jax.lax.scan(attempt, worst, points)
+        width = jnp.max(jnp.abs(jnp.diff(points, axis=0)), axis=0)
+
+        def zoom(state: Best, size: jax.Array) -> tuple[Best, None]:
+            around = state[0] + size * width * jnp.linspace(-1, 1, 8, dtype=base.dtype)[:, None]
+            return jax.lax.scan(attempt, state, around)[0], None
+
+        state, _ = jax.lax.scan(zoom, state, 0.35 ** jnp.arange(14, dtype=base.dtype))
+        return keep(best, base + state[0][:, None] * unit, state[1]), None
+
+    return jax.lax.scan(segment, best, (from_base, from_zero, shift))[0]
+
+
 def around(
     cost: Cost, best: Best, radius: jax.Array, key: jax.Array, free: jax.Array, draws: int = 3
 ) -> Best:
