@@ -12,7 +12,7 @@ from pjax.rules import Sum, SumRelu
 def needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:
     """The graph of the nodes that move the outputs.
 
-    What is only held needs nodes, too; these become part of the expression that is held, and are no constraints.
+    What is only held needs nodes, too; these become part of what is held, and are no constraints.
     """
     moving = {s for out in outputs for s in layout.nodes_of(out)}
     found = {s for out in outputs for s in layout.needs_of(out)}
