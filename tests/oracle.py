@@ -29,8 +29,6 @@ SOLVERS = {
     "CP": optim.CyclicProjections,
     "DR": optim.DouglasRachford,
     "DM": functools.partial(optim.DifferenceMap, beta=0.7),
-    "AR": optim.AlternatingReflections,
-    "CDR": optim.CyclicDouglasRachford,
 }
 """The methods that it knows."""
 
@@ -368,15 +366,6 @@ def _relaxed(rho: float) -> Callable[[Oracle, np.ndarray], np.ndarray]:
     return step
 
 
-def _cyclic_douglas_rachford(oracle: Oracle, z: np.ndarray) -> np.ndarray:
-    m = len(oracle.sets)
-    for i in range(m):
-        first = oracle.project(i, z)
-        second = oracle.project((i + 1) % m, 2 * first - z)
-        z = z + second - first
-    return z
-
-
 def _difference_map(beta: float) -> tuple[Any, Any]:
     def behind(oracle: Oracle, z: np.ndarray) -> np.ndarray:
         second = oracle.project(1, z)
@@ -394,12 +383,10 @@ def method(solver: Any) -> tuple[Any, Any]:
     """The step of a solver, and how the solution follows from its state."""
     if solver.name in ("AP", "CP"):
         return _cycle(solver.extrapolate), lambda _, z: z
-    if solver.name in ("DR", "AR"):
+    if solver.name == "DR":
         return _relaxed(solver.relaxation), _shadow
-    if solver.name == "DM":
-        return _difference_map(solver.beta)
-    assert solver.name == "CDR"
-    return _cyclic_douglas_rachford, _shadow
+    assert solver.name == "DM"
+    return _difference_map(solver.beta)
 
 
 def update(solver: Any, fn: Any, params: Any) -> Any:

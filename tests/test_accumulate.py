@@ -89,7 +89,7 @@ def test_errors():
         optim.AlternatingProjections(accumulate=2, extrapolate="tensor")
     with pytest.raises(pjax.PjaxError, match="accumulate must be a whole number"):
         optim.AlternatingProjections(accumulate=0)
-    with pytest.raises(pjax.PjaxError, match="DouglasRachford cannot go through a batch in parts"):
+    with pytest.raises(TypeError, match="DouglasRachford has no option 'accumulate'"):
         optim.DouglasRachford(accumulate=2)
 
     def shared(params, batch):

@@ -166,10 +166,15 @@ CASES = {
     "relaxation 0": (lambda: pjax.optim.DouglasRachford(relaxation=0.0), InputError, r"\(0, 1\]"),
     "relaxation 1.5": (lambda: pjax.optim.DouglasRachford(relaxation=1.5), InputError, "got 1.5"),
     "relaxation nan": (lambda: pjax.optim.DouglasRachford(relaxation=float("nan")), InputError, "got nan"),
-    "reflections relaxed": (
-        lambda: pjax.optim.AlternatingReflections(relaxation=0.5),
-        InputError,
-        "use DouglasRachford",
+    "no such option": (
+        lambda: pjax.optim.DouglasRachford(extrapolate="tensor"),
+        TypeError,
+        "DouglasRachford has no option 'extrapolate'; its options are .*relaxation",
+    ),
+    "option of edges": (
+        lambda: pjax.optim.ExtrapolatedProjections(metric="balanced"),
+        TypeError,
+        "ExtrapolatedProjections has no option 'metric'; its options are .*softness",
     ),
     "beta 0": (lambda: pjax.optim.DifferenceMap(beta=0.0), InputError, "not zero"),
     "beta inf": (lambda: pjax.optim.DifferenceMap(beta=float("inf")), InputError, "finite"),

@@ -330,20 +330,6 @@ def test_several_sweeps_are_several_updates():
     assert int(other.outer[0].count) == 3
 
 
-def test_constants_may_be_fixed():
-    model, x, y = CASES["mlp"]
-    optimizer = ExtrapolatedProjections(constants="fixed", learning_rate=1e-2)
-    params, state = model.init(KEY), None
-    state = optimizer.init(params)
-    values = []
-    for _ in range(40):
-        params, state, loss = optimizer.update(
-            lambda p: nn.cross_entropy(model.apply(p, x), y), params, state
-        )
-        values.append(float(loss))
-    assert values[-1] < values[0]
-
-
 class TestOuter:
     """An outer optimiser for any method."""
 
@@ -396,8 +382,6 @@ class TestErrors:
             ({"softness": 0.0}, "softness must be a positive number"),
             ({"softness": float("nan")}, "softness must be a positive number"),
             ({"learning_rate": -1}, "learning_rate must be a positive number"),
-            ({"edges": "explicit"}, "no edges"),
-            ({"consensus": "exact"}, "no consensus"),
             ({"learning_rate": 0.1, "outer": optax.sgd(0.1)}, "leave learning_rate out"),
             ({"outer": "adam"}, "outer must be an optax.GradientTransformation"),
         ],

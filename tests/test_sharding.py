@@ -155,7 +155,7 @@ def test_bad_options(options, words):
 
 
 def test_extrapolated_projections_exchange_in_every_step():
-    with pytest.raises(InputError, match="sync_every must be 1"):
+    with pytest.raises(TypeError, match="has no option 'sync_every'"):
         optim.ExtrapolatedProjections(steps_per_update=4, groups=2, sync_every=2)
 
 

@@ -149,5 +149,5 @@ def test_other_types_are_refused(given):
 
 
 def test_what_keeps_nothing_has_no_type():
-    with pytest.raises(InputError, match="no displacements"):
+    with pytest.raises(TypeError, match="has no option 'state_dtype'"):
         optim.ExtrapolatedProjections(state_dtype="bfloat16")

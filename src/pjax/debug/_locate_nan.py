@@ -119,7 +119,7 @@ def locate_nan(
             "locate_nan looks at values, so it must be called outside jit, with the same arguments"
         )
     traced = tracing.read(fn, params)
-    program = Program(dataclasses.replace(solver, stack=False), traced, _Watched)
+    program = Program(solver.one_by_one(), traced, _Watched)
     graph = program.partition.graph
     found = _in_function(solver, traced, graph, leaves, 0)
     if found is not None:

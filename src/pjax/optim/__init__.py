@@ -2,8 +2,6 @@
 
 from pjax.devices import compiler_options as compiler_options
 from pjax.optim.alternating_projections import AlternatingProjections as AlternatingProjections
-from pjax.optim.alternating_reflections import AlternatingReflections as AlternatingReflections
-from pjax.optim.cyclic_douglas_rachford import CyclicDouglasRachford as CyclicDouglasRachford
 from pjax.optim.cyclic_projections import CyclicProjections as CyclicProjections
 from pjax.optim.difference_map import DifferenceMap as DifferenceMap
 from pjax.optim.douglas_rachford import DouglasRachford as DouglasRachford

@@ -1,6 +1,5 @@
 """Alternating projections."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -14,15 +13,12 @@ from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.iteration import EdgeIteration, Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim.solver import Solver, check_option
+from pjax.optim.solver import EdgeSolver, check_option, method
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AlternatingProjections(Solver):
-    """Projects onto one set after the other: z ← P₂(P₁(z)).
-
-    The targets are in the first set. Converges to a point of the intersection where the sets are convex
-    and meet (Bregman, 1965). In node-sized memory, exactly.
+@method
+class Projecting(EdgeSolver):
+    """Projects onto one set after the other.
 
     Args:
         extrapolate: ``None``: a node goes to the mean of what its readers ask for, as in the paper;
@@ -33,21 +29,57 @@ class AlternatingProjections(Solver):
             out.
     """
 
-    name: ClassVar[str] = "AP"
-    accumulates: ClassVar[bool] = True
-
     extrapolate: Literal["tensor", "sample"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_option("extrapolate", self.extrapolate, (None, "tensor", "sample"))
-        if self.accumulate > 1 and (self.edges != "implicit" or self.extrapolate):
-            raise InputError("accumulate needs implicit edges and no extrapolation")
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         if self.edges == "implicit":
             return Sweep(problem, extrapolation=self._extrapolation, measure=measure)
         return EdgeIteration(EdgeSpace(problem), self._cycle, measure=measure)
+
+    @property
+    def stacks(self) -> bool:
+        return super().stacks and self.extrapolate is None
+
+    @property
+    def _extrapolation(self) -> Extrapolation | None:
+        if self.extrapolate is None:
+            return None
+        return Extrapolation(per_sample=self.extrapolate == "sample", parameters=self.outer is None)
+
+    def _cycle(self, space: EdgeSpace, z: EdgeState, measure: bool) -> tuple[EdgeState, jax.Array]:  # noqa: ARG002
+        squared = jnp.zeros((), space.problem.dtype)
+        for k in range(len(space.problem.partition.sets)):
+            after, _, moved = space.project(k, z)
+            extrapolation = self._extrapolation
+            z = space.extrapolated(k, z, after, extrapolation) if extrapolation else after
+            squared += moved
+        return z, squared
+
+
+@method
+class AlternatingProjections(Projecting):
+    """Projects onto one set after the other: z ← P₂(P₁(z)).
+
+    The targets are in the first set. Converges to a point of the intersection where the sets are convex
+    and meet (Bregman, 1965). In node-sized memory, exactly.
+
+    Args:
+        accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
+            add up what they ask of the parameters in every step: less memory, the same result.
+    """
+
+    name: ClassVar[str] = "AP"
+
+    accumulate: int = 1  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.accumulate > 1 and (self.edges != "implicit" or self.extrapolate):
+            raise InputError("accumulate needs implicit edges and no extrapolation")
 
     def moves_in_parts(
         self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
@@ -87,22 +119,3 @@ class AlternatingProjections(Solver):
         (value, message), _ = jax.lax.fori_loop(0, self.steps_per_update, step, (mine, rest))
         ends = value | message
         return {v: ends[v] for v in parameters}, jnp.mean(losses)
-
-    @property
-    def stacks(self) -> bool:
-        return super().stacks and self.extrapolate is None
-
-    @property
-    def _extrapolation(self) -> Extrapolation | None:
-        if self.extrapolate is None:
-            return None
-        return Extrapolation(per_sample=self.extrapolate == "sample", parameters=self.outer is None)
-
-    def _cycle(self, space: EdgeSpace, z: EdgeState, measure: bool) -> tuple[EdgeState, jax.Array]:  # noqa: ARG002
-        squared = jnp.zeros((), space.problem.dtype)
-        for k in range(len(space.problem.partition.sets)):
-            after, _, moved = space.project(k, z)
-            extrapolation = self._extrapolation
-            z = space.extrapolated(k, z, after, extrapolation) if extrapolation else after
-            squared += moved
-        return z, squared

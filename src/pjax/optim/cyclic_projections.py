@@ -1,15 +1,15 @@
 """Cyclic projections."""
 
-import dataclasses
 from typing import ClassVar
 
 from pjax.graph.nodes import Graph
 from pjax.graph.partition import Partition, cyclic_layers
-from pjax.optim.alternating_projections import AlternatingProjections
+from pjax.optim.alternating_projections import Projecting
+from pjax.optim.solver import method
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CyclicProjections(AlternatingProjections):
+@method
+class CyclicProjections(Projecting):
     """Projects onto the layers of the graph in turn, from the targets backwards: z ← P_m(…P₁(z)).
 
     The layers come from a backward breadth-first search. Information crosses the whole graph in one step,
@@ -17,7 +17,6 @@ class CyclicProjections(AlternatingProjections):
     """
 
     name: ClassVar[str] = "CP"
-    accumulates: ClassVar[bool] = False
 
     def partition(self, graph: Graph) -> Partition:
         return cyclic_layers(graph)

@@ -1,6 +1,5 @@
 """The difference map."""
 
-import dataclasses
 import math
 from typing import ClassVar
 
@@ -12,9 +11,10 @@ from pjax.engines.iteration import EdgeIteration, Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.optim.douglas_rachford import _Reflecting
+from pjax.optim.solver import method
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@method
 class DifferenceMap(_Reflecting):
     """z ← z + β (P₂(f₁(z)) − P₁(f₂(z))), f₁ = P₁ + (P₁ − 1)/β, f₂ = P₂ − (P₂ − 1)/β (Elser, 2003).
 

@@ -1,6 +1,5 @@
 """Douglas-Rachford, and its relatives by relaxation."""
 
-import dataclasses
 from typing import ClassVar
 
 import jax
@@ -10,11 +9,11 @@ from pjax.engines.edges import EdgeSpace, State, combine, histories
 from pjax.engines.iteration import EdgeIteration, Iteration, first_projection
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim.solver import Solver
+from pjax.optim.solver import EdgeSolver, method
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Reflecting(Solver):
+@method
+class _Reflecting(EdgeSolver):
     """A method whose state is a point from which the solution is read off by projecting once more."""
 
     history: int | None = None
@@ -37,7 +36,7 @@ class _Reflecting(Solver):
         return EdgeSpace(problem, histories(problem.graph, self.history))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@method
 class DouglasRachford(_Reflecting):
     """Reflects in both sets and averages: z ← (1−ρ) z + ρ R₂(R₁(z)), with R = 2P − 1.
 

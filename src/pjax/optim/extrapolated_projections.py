@@ -1,6 +1,5 @@
 """Extrapolated projections: the method to train networks with."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -15,10 +14,10 @@ from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph.nodes import Graph
 from pjax.graph.partition import Partition
-from pjax.optim.solver import Solver
+from pjax.optim.solver import Solver, method
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@method
 class ExtrapolatedProjections(Solver):
     r"""Soft projections from the targets back to the parameters, and an outer optimiser.
 
@@ -36,6 +35,8 @@ class ExtrapolatedProjections(Solver):
 
     Args:
         steps_per_update: sweeps on one batch, each followed by a step of `outer`.
+        accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
+            add up what they ask of the parameters: less memory, the same result.
         softness: τ, the weight of a node's output next to what its inputs can do, where it has a kink: a
             relu, a maximum, a bound. Large values come closer to plain projections, which reach beyond it.
         reach: how far the losses ask the predictions to move, next to their size; the answer is divided by
@@ -60,10 +61,10 @@ class ExtrapolatedProjections(Solver):
 
     name: ClassVar[str] = "EP"
     keeps_loops: ClassVar[bool] = True
-    accumulates: ClassVar[bool] = True
     adds: ClassVar[bool] = True
 
     steps_per_update: int = 1
+    accumulate: int = 1  # type: ignore[misc]
     softness: float = 0.01
     reach: float = 0.05
     learning_rate: float | None = None
@@ -77,17 +78,6 @@ class ExtrapolatedProjections(Solver):
                 continue
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a positive number, got {value!r}")
-        if self.sync_every > 1:
-            raise InputError(
-                "ExtrapolatedProjections hands the moves of every step to its outer optimiser, so that groups"
-                f" exchange them in every step; sync_every must be 1, got {self.sync_every}"
-            )
-        if self.edges != "implicit" or self.consensus != "paper" or self.metric != "unit":
-            raise InputError("ExtrapolatedProjections has no edges, no consensus and no metric to choose")
-        if self.state_dtype is not None:
-            raise InputError(
-                "ExtrapolatedProjections keeps no displacements from step to step: no state_dtype"
-            )
         if self.outer is not None and self.learning_rate is not None:
             raise InputError(
                 "learning_rate is that of Adam, which is the outer optimiser if no other is given; here it is"
@@ -117,10 +107,6 @@ class ExtrapolatedProjections(Solver):
         mean: Callable[[jax.Array], jax.Array] | None = None,  # noqa: ARG002 - taken of what it returns
     ) -> tuple[dict[int, jax.Array], jax.Array]:
         return backward.sweep(problem, self.softness, self.reach), jnp.zeros((), problem.dtype)
-
-    @property
-    def stacks(self) -> bool:
-        return False  # it visits layers and time steps one after the other
 
     @property
     def rounds(self) -> int:

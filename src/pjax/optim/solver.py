@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform, overload
 
 import jax
 import jax.numpy as jnp
@@ -37,94 +37,67 @@ class OptimizerState(NamedTuple):
     """The state of the outer optimiser, if there is one."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def method(cls: type[T]) -> type[T]:
+    """A class of frozen options, given by name; another name is a TypeError that says which there are."""
+    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    plain, names = made.__init__, [field.name for field in dataclasses.fields(made)]  # type: ignore[arg-type]
+
+    @functools.wraps(plain)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+        unknown = [name for name in options if name not in names]
+        if args or unknown:
+            what = f"has no option {unknown[0]!r}" if unknown else "takes its options by name"
+            raise TypeError(f"{cls.__name__} {what}; its options are {', '.join(names)}")
+        plain(self, **options)
+
+    made.__init__ = __init__  # type: ignore[method-assign]
+    return made
+
+
+@method
 class Solver(abc.ABC):
-    """A projection method. Frozen hyperparameters; all state is passed in and out.
+    """A projection method. Frozen options; all state is passed in and out.
 
     Args:
         steps_per_update: how many steps `update` makes on one batch.
-        consensus: ``"exact"`` weights a node's output by the number of edges that leave it, which is the
-            projection onto its consensus set; ``"paper"`` weights it by one, as the paper's experiments.
-        edges: ``"implicit"`` keeps node-sized arrays; ``"explicit"`` stores every edge (the definition).
-        constants: ``"nodes"``, as in the paper: a product may move its copy of a constant, which is then
-            set back. ``"fixed"``: it may not, so that a product with a constant is a linear constraint.
-        metric: ``"unit"``, all edges count alike, as in the paper; ``"balanced"``: a product of x and y is
-            projected in the variables s x and y / s in which its two factors have the same typical length
-            (s² = |y| / |x|, one number for all dot products of a matmul or convolution, of the point where
-            the update starts). Otherwise the longer factor makes the shorter one move, and what is asked of
-            a layer goes into its weights and hardly back to the layer below.
-        stack: whether equal nodes that project together, such as layers or time steps, run as one batched
-            operation. The result is the same. Not done where each node has numbers of its own: with another
-            metric than ``"unit"``, and with extrapolation. Or a `jax.sharding.NamedSharding` over one axis of
-            a mesh: the members of each stack are divided over it, so that layers or time steps live on
-            different devices, which all work at once.
-        accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
-            add up what they ask of the parameters in every step: less memory, the same result. For
-            `AlternatingProjections` and `ExtrapolatedProjections`.
         groups: into how many groups the ``batch`` of `update` is divided that work apart, each on a device of
-            its own where the batch is divided among so many. For `sync_every` steps they hear nothing of each
-            other; then their parameters are averaged, and they go on from there. Alternating projections that
-            do so in every step are those of the whole batch.
-        sync_every: how many steps these are; a divisor of `steps_per_update`.
-        state_dtype: ``"bfloat16"`` keeps displacements in that type from step to step, but those of
-            parameters, which add up; sums are taken in float32 all the same. Half the memory for them, and
-            two to three digits: enough to train a network, not to solve for more digits than that.
+            its own where the batch is divided among so many. They then average their parameters.
         check: whether to look for values that are not finite before each update outside `jit`.
         outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
-            a gradient, and its updates are applied instead; its state is part of the optimiser's.
+            a gradient, and its updates are applied instead; its state is part of the optimiser's. One that
+            wants more, such as `optax.polyak_sgd`, is given the loss as ``value``.
     """
 
     name: ClassVar[str]
     keeps_loops: ClassVar[bool] = False
     """Whether a scan is one node; otherwise its steps are nodes of their own."""
-    accumulates: ClassVar[bool] = False
-    """Whether it can go through a batch in parts."""
     adds: ClassVar[bool] = False
     """Whether what is asked of a node is the sum over its readers, so that parts may have nodes in common."""
 
+    # What methods without such an option do.
+    consensus: ClassVar[str] = "paper"
+    edges: ClassVar[str] = "implicit"
+    constants: ClassVar[str] = "nodes"
+    metric: ClassVar[str] = "unit"
+    stack: ClassVar[bool | NamedSharding] = False
+    state_dtype: ClassVar[Any] = None
+    accumulate: ClassVar[int] = 1
+    sync_every: ClassVar[int] = 1
+
     steps_per_update: int = 50
-    consensus: Literal["paper", "exact"] = "paper"
-    edges: Literal["implicit", "explicit"] = "implicit"
-    constants: Literal["nodes", "fixed"] = "nodes"
-    metric: Literal["unit", "balanced"] = "unit"
-    stack: bool | NamedSharding = True
-    accumulate: int = 1
     groups: int = 1
-    sync_every: int = 1
-    state_dtype: Any = None
     check: bool = True
     outer: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("steps_per_update", "accumulate", "groups", "sync_every"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if self.accumulate > 1 and not self.accumulates:
-            raise InputError(
-                f"{type(self).__name__} cannot go through a batch in parts; accumulate must be 1"
-            )
+        check_whole(self, "steps_per_update", "groups", "accumulate", "sync_every")
         if self.accumulate > 1 and self.groups > 1:
             raise InputError(
                 "a batch is divided into groups, or gone through in parts (accumulate); not both"
-            )
-        if self.steps_per_update % self.sync_every:
-            raise InputError(
-                f"sync_every must divide steps_per_update={self.steps_per_update}, got {self.sync_every}"
-            )
-        check_option("consensus", self.consensus, ("paper", "exact"))
-        check_option("edges", self.edges, ("implicit", "explicit"))
-        check_option("constants", self.constants, ("nodes", "fixed"))
-        check_option("metric", self.metric, ("unit", "balanced"))
-        if self.state_dtype is not None:
-            check_option("state_dtype", _name(self.state_dtype), (None, "bfloat16"))
-            object.__setattr__(self, "state_dtype", jnp.dtype("bfloat16"))
-        if not isinstance(self.stack, bool | NamedSharding):
-            raise InputError(f"stack must be True, False or a jax.sharding.NamedSharding, got {self.stack!r}")
-        if isinstance(self.stack, NamedSharding) and (len(self.stack.spec) != 1 or None in self.stack.spec):
-            raise InputError(
-                "stack must be divided along one axis, as by NamedSharding(mesh, PartitionSpec('layers'));"
-                f" got {self.stack.spec}"
             )
         if self.outer is not None and not (hasattr(self.outer, "init") and hasattr(self.outer, "update")):
             raise InputError(
@@ -187,6 +160,10 @@ class Solver(abc.ABC):
         nothing = {v: jnp.zeros(shapes[v].shape, shapes[v].dtype) for v in parameters}
         totals, losses = jax.lax.scan(part, nothing, constants)
         return {v: total / len(losses) for v, total in totals.items()}, jnp.mean(losses)
+
+    def one_by_one(self) -> "Solver":
+        """The same method without stacks: to look at nodes one by one."""
+        return self
 
     @property
     def outer_optimizer(self) -> Any:
@@ -299,6 +276,75 @@ class Solver(abc.ABC):
             return params, found
         worst = jnp.maximum(state.neglected, neglected.astype(jnp.float32))
         return params, OptimizerState(state.updates + 1, worst, outer), found
+
+
+@method
+class EdgeSolver(Solver):
+    """A method that carries edges, or what stands for them, from step to step.
+
+    Args:
+        consensus: ``"exact"`` weights a node's output by the number of edges that leave it, which is the
+            projection onto its consensus set; ``"paper"`` weights it by one, as the paper's experiments.
+        edges: ``"implicit"`` keeps node-sized arrays; ``"explicit"`` stores every edge (the definition).
+        constants: ``"nodes"``, as in the paper: a product may move its copy of a constant, which is then
+            set back. ``"fixed"``: it may not, so that a product with a constant is a linear constraint.
+        metric: ``"unit"``, all edges count alike, as in the paper; ``"balanced"``: a product of x and y is
+            projected in the variables s x and y / s in which its two factors have the same typical length
+            (s² = |y| / |x|, one number for all dot products of a matmul or convolution, of the point where
+            the update starts). Otherwise the longer factor makes the shorter one move, and what is asked of
+            a layer goes into its weights and hardly back to the layer below.
+        stack: whether equal nodes that project together, such as layers or time steps, run as one batched
+            operation. The result is the same. Not done where each node has numbers of its own: with another
+            metric than ``"unit"``, and with extrapolation. Or a `jax.sharding.NamedSharding` over one axis of
+            a mesh: the members of each stack are divided over it, so that layers or time steps live on
+            different devices, which all work at once.
+        sync_every: for how many steps groups hear nothing of each other before their parameters are averaged;
+            a divisor of `steps_per_update`. Alternating projections that exchange in every step are those of
+            the whole batch.
+        state_dtype: ``"bfloat16"`` keeps displacements in that type from step to step, but those of
+            parameters, which add up; sums are taken in float32 all the same. Half the memory for them, and
+            two to three digits: enough to train a network, not to solve for more digits than that.
+    """
+
+    consensus: Literal["paper", "exact"] = "paper"  # type: ignore[misc]
+    edges: Literal["implicit", "explicit"] = "implicit"  # type: ignore[misc]
+    constants: Literal["nodes", "fixed"] = "nodes"  # type: ignore[misc]
+    metric: Literal["unit", "balanced"] = "unit"  # type: ignore[misc]
+    stack: bool | NamedSharding = True  # type: ignore[misc]
+    sync_every: int = 1  # type: ignore[misc]
+    state_dtype: Any = None  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps_per_update % self.sync_every:
+            raise InputError(
+                f"sync_every must divide steps_per_update={self.steps_per_update}, got {self.sync_every}"
+            )
+        check_option("consensus", self.consensus, ("paper", "exact"))
+        check_option("edges", self.edges, ("implicit", "explicit"))
+        check_option("constants", self.constants, ("nodes", "fixed"))
+        check_option("metric", self.metric, ("unit", "balanced"))
+        if self.state_dtype is not None:
+            check_option("state_dtype", _name(self.state_dtype), (None, "bfloat16"))
+            object.__setattr__(self, "state_dtype", jnp.dtype("bfloat16"))
+        if not isinstance(self.stack, bool | NamedSharding):
+            raise InputError(f"stack must be True, False or a jax.sharding.NamedSharding, got {self.stack!r}")
+        if isinstance(self.stack, NamedSharding) and (len(self.stack.spec) != 1 or None in self.stack.spec):
+            raise InputError(
+                "stack must be divided along one axis, as by NamedSharding(mesh, PartitionSpec('layers'));"
+                f" got {self.stack.spec}"
+            )
+
+    def one_by_one(self) -> "EdgeSolver":
+        return dataclasses.replace(self, stack=False)
+
+
+def check_whole(options: Any, *names: str) -> None:
+    """Refuse values that are not whole numbers of at least 1."""
+    for name in names:
+        value = getattr(options, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def _check_state(state: Any) -> None:
