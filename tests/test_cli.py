@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import pjax
 from pjax.experiments import compare as comparing
-from pjax.experiments.cli import app, default_config
+from pjax.experiments.cli import app
 from pjax.experiments.config import Config
 from pjax.experiments.results import read_run
 
@@ -36,6 +37,10 @@ def test_help(command: str) -> None:
         ("train --widths 4by3", "an architecture is written as"),
         ("train --learning-rate -1", "learning_rate must be a positive number"),
         ("train --batch-size 100000", "batch_size must be at most"),
+        ("train --method dr --learning-rate 0.1", "it takes steps_per_batch, loss_scale, consensus"),
+        ("train --method dr:foo=1", "an option of dr must be one of groups, precision"),
+        ("train --consensus exact", "consensus does not apply to the method ep"),
+        ("train --check-every 0", "check_every must be at least 1, got 0"),
         ("train --data mnist", "pjax data get mnist"),
         ("train --resume nowhere", "no run to resume"),
         ("train --resume nowhere --seed 3", "drop --seed"),
@@ -86,9 +91,43 @@ def test_the_program_says_what_to_install() -> None:
     assert 'typer: pip install "pjax-learn[experiments]"' in done.stderr
 
 
-@pytest.mark.parametrize("data", ["digits", "mnist", "cifar10", "higgs", "shakespeare"])
-def test_defaults_suit_the_data(data: str) -> None:
-    assert default_config(data, "dr").data == data
+@pytest.mark.parametrize("method", [[], ["--method", "dr"]])
+def test_defaults_are_those_of_python(
+    method: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Config] = []
+
+    def instead(config: Config, *_: object, **__: object) -> None:
+        given.append(config)
+        raise pjax.InputError("enough")
+
+    monkeypatch.setattr("pjax.experiments.train.train", instead)
+    monkeypatch.chdir(tmp_path)
+    run("train", *method, code=2)
+    assert given == [Config(**dict(zip(["method"], method[1:], strict=False)))]
+
+
+def test_few_steps_and_more_of_them_later(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(
+        "train",
+        "--method",
+        "dr",
+        "--widths",
+        "1x8",
+        "--batch-size",
+        "64",
+        "--max-steps",
+        "100",
+        "--folder",
+        folder,
+    )
+    assert [check.step for check in read_run(folder).checks] == [100]
+    run("train", "--resume", folder, "--max-steps", "250", "--patience", "3")
+    after = read_run(folder)
+    assert [check.step for check in after.checks] == [100, 200, 250]
+    assert after.config["max_steps"] == 250
+    assert after.config["patience"] == 3
 
 
 class TestCompare:
@@ -186,4 +225,4 @@ class TestCompare:
             configs = list(comparing.PRESETS[name].configs())
             assert {c.method for c in configs} == {"ep", "adam"}
             for a, b in zip(configs[::2], configs[1::2], strict=True):
-                assert a.differences(b).keys() == {"method"}
+                assert a.differences(b).keys() == {"method", "loss_scale"}  # which Adam does not have

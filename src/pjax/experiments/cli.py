@@ -120,6 +120,7 @@ Methods = ", ".join(methods.LABELS)
 
 Model = Annotated[str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")]
 Widths = Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
+Length = Annotated[int | None, typer.Option(help="Of texts: characters in a window; by default 64.")]
 
 
 @app.command()
@@ -141,13 +142,30 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides initial values and the order of the data.")] = 0,
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
     steps_per_batch: Annotated[int | None, typer.Option(help="Projection steps on one batch.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps at the latest.")] = None,
-    check_every: Annotated[int | None, typer.Option(help="Steps between checks of the accuracy.")] = None,
-    patience: Annotated[int, typer.Option(help="Checks without improvement to stop after; 0: never.")] = 5,
-    learning_rate: Annotated[float | None, typer.Option(help="Of methods that have one.")] = None,
-    loss_scale: Annotated[float, typer.Option(help="Factor of the loss in its proximal operator.")] = 5.0,
-    consensus: Annotated[str, typer.Option(help="paper or exact.")] = "paper",
-    sequence_length: Annotated[int, typer.Option(help="Characters in a window of text.")] = 64,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(help="Stop after so many steps at the latest; with --resume, go on to so many."),
+    ] = None,
+    check_every: Annotated[
+        int | None, typer.Option(help="Steps between checks of the accuracy; the last is at --max-steps.")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Checks without improvement to stop after; 0: never; by default 5.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Of ep and methods that do not project; by default 0.001; fa: 0.0001."),
+    ] = None,
+    loss_scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Of methods that project: factor of the loss in its proximal operator; by default 5."
+        ),
+    ] = None,
+    consensus: Annotated[
+        str | None, typer.Option(help="Of dr, ap, cp and dm: paper, the default, or exact.")
+    ] = None,
+    sequence_length: Length = None,
     folder: Annotated[Path | None, typer.Option(help="Of the run; by default a new one in runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     devices: Annotated[
@@ -195,7 +213,7 @@ def train(
             if count is not None:
                 raise InputError("--distributed uses all devices of all processes: drop --devices")
         if resume is None:
-            config = default_config(
+            config = _config(
                 data,
                 method,
                 model=model,
@@ -218,7 +236,8 @@ def train(
                 f"--{name.replace('_', '-')}" for name in _given(context) if name not in _NO_SETTING
             ]:
                 raise InputError(
-                    f"--resume takes all settings from the run's folder: drop {', '.join(others)}"
+                    f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
+                    f"{', '.join(others)}"
                 )
     again = f"pjax train --resume {where}"
     if distributed and not guarded:
@@ -240,6 +259,8 @@ def train(
                 config,
                 where,
                 resume=resume is not None,
+                max_steps=None if resume is None else max_steps,
+                patience=None if resume is None else patience,
                 devices=places,
                 progress=lambda p: show("", p),
             )
@@ -252,7 +273,16 @@ def train(
 
 
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
-_NO_SETTING = ("resume", "devices", "shard_parameters", "distributed", "guarded", *_CLUSTER)
+_NO_SETTING = (
+    "resume",
+    "max_steps",
+    "patience",
+    "devices",
+    "shard_parameters",
+    "distributed",
+    "guarded",
+    *_CLUSTER,
+)
 
 
 def _count(devices: str | None) -> Any:
@@ -270,28 +300,12 @@ def _given(context: typer.Context) -> list[str]:
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def default_config(
-    data: str, method: str, *, model: str | None = None, widths: str | None = None, **settings: Any
-) -> Config:
-    """A configuration with what suits the data where something is left open.
-
-    >>> config = default_config("mnist", "dr")
-    >>> config.model, config.widths, config.batch_size
-    ('mlp', (128,), 256)
-    """
-    methods.check_name("data", data, datasets.names())
-    methods.split(method)  # checks it
-    model = model or ("rnn" if data == "shakespeare" else "mlp")
-    sizes = {"cnn": "4x16+skip", "rnn": "1x256", "digits": "1x64", "mnist": "1x128"}
-    parsed, skip, levels = parse_widths(widths or sizes.get(model) or sizes.get(data) or "1x256")
-    settings = {k: v for k, v in settings.items() if v is not None}
-    settings.setdefault("batch_size", {"digits": 128, "shakespeare": 32}.get(data, 256))
-    if "check_every" not in settings:
-        steps = settings.get("steps_per_batch", methods.default_steps(method))
-        about = 1000 if data != "digits" else 500 if steps > 1 else 100
-        settings["check_every"] = max(about // max(steps, 1), 1) * steps
-    settings.setdefault("max_steps", 40 * settings["check_every"])
-    return Config(data=data, model=model, widths=parsed, skip=skip, levels=levels, method=method, **settings)
+def _config(data: str, method: str, *, widths: str | None = None, **settings: Any) -> Config:
+    """A configuration from what the command line gives; the rest is left open."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if widths is not None:
+        given["widths"], given["skip"], given["levels"] = parse_widths(widths)
+    return Config(data=data, method=method, **given)
 
 
 @contextlib.contextmanager
@@ -451,7 +465,7 @@ def profile(
     widths: Widths = None,
     method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ep",
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
-    sequence_length: Annotated[int, typer.Option(help="Characters in a window of text.")] = 64,
+    sequence_length: Length = None,
 ) -> None:
     """Show where the time of a step goes, node by node. For functions of your own: pjax.profile."""
     import jax
@@ -460,7 +474,7 @@ def profile(
     from pjax.experiments.loop import Loop
 
     with _messages():
-        config = default_config(
+        config = _config(
             data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
         )
         loop = Loop(config)
@@ -476,7 +490,6 @@ def profile(
 
 Data = Annotated[str, typer.Option(help=f"Data set, for its shapes: {', '.join(datasets.names())}.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
-Length = Annotated[int, typer.Option(min=1, help="Characters in a window of text.")]
 
 
 @app.command()
@@ -486,7 +499,7 @@ def graph(
     widths: Widths = None,
     method: Annotated[str, typer.Option(help="Whose sets to show: dr, ap, dm have two; cp, ep.")] = "ap",
     batch_size: BatchSize = 32,
-    sequence_length: Length = 64,
+    sequence_length: Length = None,
     fold: Annotated[bool, typer.Option(help="Equal nodes as one box.")] = True,
     direction: Annotated[str, typer.Option(help="Where arrows run: right or down.")] = "right",
     out: Annotated[
@@ -503,7 +516,7 @@ def graph(
 
     with _messages():
         methods.check_name("--print", text, ("mermaid", "dot"))
-        config = default_config(
+        config = _config(
             data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
         )
         drawing = pjax.draw(*structure.example(config), fold=fold, direction=direction)  # type: ignore[arg-type]
@@ -520,7 +533,7 @@ def summary(
     widths: Widths = None,
     method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ap",
     batch_size: BatchSize = 32,
-    sequence_length: Length = 64,
+    sequence_length: Length = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a table in Markdown.")] = False,
 ) -> None:
     """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
@@ -528,7 +541,7 @@ def summary(
     from pjax.experiments import structure
 
     with _messages():
-        config = default_config(
+        config = _config(
             data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
         )
         found = pjax.summary(*structure.example(config))
