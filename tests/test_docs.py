@@ -84,6 +84,30 @@ def test_files_that_pages_link_to_are_there():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+EXTRAS = {
+    "experiments": r"(?m)^(\| `)?pjax [a-z]",
+    "draw": r"pjax graph .*--out|\.save\(\"\w+\.(svg|png)\"\)|import matplotlib",
+    "distributed": r"--devices|--distributed",
+    "examples": r"python examples/",
+}
+"""What lines of commands, and of examples, need, by extra."""
+SHOWN = re.compile(r"^```(?:sh|python)\n(.*?)^```$|^\| (`.*?)\|", flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", [pages.ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda p: p.stem
+)
+def test_what_commands_need_is_named_above_them(page):
+    """By an install line of the same page, before the commands or among them."""
+    text = page.read_text()
+    for shown in SHOWN.finditer(text):
+        said = text[: shown.end()]
+        named = {name for extras in re.findall(r"pjax-learn\[([\w,]+)\]", said) for name in extras.split(",")}
+        lines = "\n".join(line.partition("  #")[0] for line in shown[0].splitlines())
+        needed = {extra for extra, pattern in EXTRAS.items() if re.search(pattern, lines)}
+        assert needed <= named, f"{page.name} shows {shown[0].strip()[:60]!r}"
+
+
 def test_formulas_that_cannot_be_drawn_are_refused():
     with pytest.raises(ValueError, match="nonsense"):
         mathml.render(r'<span class="arithmatex">\(\nonsense{x}\)</span>')
