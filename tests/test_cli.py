@@ -1,18 +1,24 @@
 """The command line: help, bad options, and each command once."""
 
+import io
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import pjax
+from pjax.experiments import cli
 from pjax.experiments import compare as comparing
 from pjax.experiments.cli import app
 from pjax.experiments.config import Config
 from pjax.experiments.results import read_run
+from pjax.experiments.train import Progress
 
 SMALL = ["--widths", "1x8", "--batch-size", "64", "--max-steps", "100", "--check-every", "50"]
 
@@ -74,6 +80,31 @@ def test_train_writes_a_folder_and_says_where(tmp_path: Path) -> None:
     assert "cores" in about["device"] or about["device"]
     run("train", "--method", "ap", *SMALL)
     assert (tmp_path / "runs" / "digits-mlp-1x8-ap-2").is_dir()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "mlp-mnist 4x128+skip-ap", "exchanges-mlp-mnist 1x128-" + "ap_metric_" * 6]
+)
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_bar_can_be_read(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says how long it still takes, with no line that is broken or cut."""
+    file = io.StringIO()
+    monkeypatch.setattr(
+        cli, "console", Console(file=file, width=width, force_terminal=True, color_system=None)
+    )
+    with cli._training_bar() as show:
+        for step in (1000, 12_000, 14_000):
+            show(name, Progress(step, 20_000, 0.1234, 95.1, 94.2, 0.2))
+            time.sleep(0.01)
+    last = [
+        line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", file.getvalue()).split("\r") if "/20" in line
+    ][-1]
+    assert len(last.rstrip()) <= width
+    assert last.count("━") == 8  # of 12
+    for word in ("14,000/20,000", "loss 0.123", "left"):
+        assert word in last
+    assert re.search(r"\d+:\d\d left", last)
+    assert ("test 94.2 %" in last) or (name and width == 80)
 
 
 def test_as_a_program() -> None:

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from pjax.errors import InputError, PjaxError
 from pjax.experiments import data as datasets
@@ -308,6 +309,32 @@ def _config(data: str, method: str, *, widths: str | None = None, **settings: An
     return Config(data=data, method=method, **given)
 
 
+class _Left(rich.progress.ProgressColumn):
+    """How long a run still takes at most, or took."""
+
+    def render(self, task: rich.progress.Task) -> Text:
+        if task.finished:
+            return Text(f"took {_clock(task.finished_time)}")
+        return Text(f"{_clock(task.time_remaining)} left", style="cyan")
+
+
+def _clock(seconds: float | None) -> str:
+    """Seconds as a clock shows them.
+
+    >>> _clock(75), _clock(3700), _clock(None)
+    ('1:15', '1:01:40', '-:--')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+_BAR = 12
+"""Characters of the bar itself."""
+
+
 @contextlib.contextmanager
 def _training_bar() -> Iterator[Any]:
     """A function that shows progress: as a bar on a terminal, as lines elsewhere."""
@@ -316,26 +343,40 @@ def _training_bar() -> Iterator[Any]:
         return
     columns = (
         rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(bar_width=24),
-        rich.progress.TextColumn("{task.completed:,.0f}/{task.total:,} steps"),
+        rich.progress.BarColumn(bar_width=_BAR),
+        rich.progress.TextColumn("{task.completed:,.0f}/{task.total:,}"),
         rich.progress.TextColumn("{task.fields[state]}"),
-        rich.progress.TimeElapsedColumn(),
+        _Left(),
     )
     with rich.progress.Progress(*columns, console=console) as bar:
         tasks: dict[str, rich.progress.TaskID] = {}
-        accuracy: dict[str, str] = {}
+        accuracies: dict[str, list[str]] = {}
 
         def show(name: str, p: Progress) -> None:
+            title = name if len(name) <= console.width - 60 else f"{name[: max(console.width - 61, 8)]}…"
             if name not in tasks:
-                tasks[name] = bar.add_task(escape(name), total=p.max_steps, state="")
+                tasks[name] = bar.add_task(escape(title), total=p.max_steps, state="")
             if not math.isnan(p.test):
-                accuracy[name] = f"validation {p.validation:.1f} % test {p.test:.1f} %"
-            parts = [p.message] if p.message else [f"loss {p.loss:.3f}", accuracy.get(name, "")]
+                accuracies[name] = [f"test {p.test:.1f} %", f"validation {p.validation:.1f} %"]
+            parts = [p.message] if p.message else [f"loss {p.loss:.3f}", *accuracies.get(name, [])]
             if not math.isnan(p.ms_per_step):
                 parts.append(f"{p.ms_per_step:.3g} ms/step")
-            bar.update(tasks[name], completed=p.step, state=" ".join(filter(None, parts)))
+            others = len(title) + 1 + _BAR + 1 + 2 * len(f"{p.max_steps:,}") + 2 + len(" 00:00:00 left")
+            state = escape(_fitting(parts, console.width - others))
+            bar.update(tasks[name], completed=p.step, total=p.max_steps, state=state)
 
         yield show
+
+
+def _fitting(parts: list[str], width: int) -> str:
+    """As many of the first parts as fit.
+
+    >>> _fitting(["loss 0.1", "test 90 %", "2 ms/step"], 20)
+    'loss 0.1 test 90 %'
+    """
+    while len(parts) > 1 and len(" ".join(parts)) > width:
+        parts = parts[:-1]
+    return " ".join(parts)
 
 
 class _Lines:
@@ -352,9 +393,10 @@ class _Lines:
             return
         self.last[name] = now
         title = f"{name}: " if name else ""
+        left = (p.max_steps - p.step) * p.ms_per_step / 1000
         console.print(
             f"{title}step {p.step:,.0f}  loss {p.loss:.4f}  validation {p.validation:.2f} %  "
-            f"test {p.test:.2f} %  {p.ms_per_step:.3g} ms/step",
+            f"test {p.test:.2f} %  {p.ms_per_step:.3g} ms/step  {_clock(left)} left",
             soft_wrap=True,
         )
 
