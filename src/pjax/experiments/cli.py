@@ -353,7 +353,8 @@ def _training_bar() -> Iterator[Any]:
         accuracies: dict[str, list[str]] = {}
 
         def show(name: str, p: Progress) -> None:
-            title = name if len(name) <= console.width - 60 else f"{name[: max(console.width - 61, 8)]}…"
+            room = console.width // 3
+            title = name if len(name) <= room else f"…{name[1 - room :]}"
             if name not in tasks:
                 tasks[name] = bar.add_task(escape(title), total=p.max_steps, state="")
             if not math.isnan(p.test):
