@@ -155,7 +155,7 @@ def train(
     ] = None,
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Of ep and methods that do not project; by default 0.001; fa: 0.0001."),
+        typer.Option(help="Of ep and methods that do not project; by default 0.001, and 0.0001 for fa."),
     ] = None,
     loss_scale: Annotated[
         float | None,
