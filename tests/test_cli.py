@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -15,8 +16,10 @@ from typer.testing import CliRunner
 import pjax
 from pjax.experiments import cli
 from pjax.experiments import compare as comparing
+from pjax.experiments import data as datasets
 from pjax.experiments.cli import app
 from pjax.experiments.config import Config
+from pjax.experiments.evaluate import predict
 from pjax.experiments.results import read_run
 from pjax.experiments.train import Progress
 
@@ -159,6 +162,104 @@ def test_few_steps_and_more_of_them_later(tmp_path: Path) -> None:
     assert [check.step for check in after.checks] == [100, 200, 250]
     assert after.config["max_steps"] == 250
     assert after.config["patience"] == 3
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has ended."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    arguments = ["--method", "adam", "--learning-rate", "0.01", *SMALL, "--folder", folder]
+    assert run("train", *arguments, "--quiet") == ""
+    return folder
+
+
+class TestRuns:
+    """What is done with runs that have ended."""
+
+    def test_as_json(self, done: Path, tmp_path: Path) -> None:
+        output = run("train", "--method", "adam", *SMALL, "--folder", tmp_path / "run", "--json")
+        found = json.loads(output)
+        assert found["results"][0]["last_step"] == found["last_step"] == 100
+        assert found["config"]["learning_rate"] == 0.001
+        assert Path(found["plot"]).exists()
+        (listed,) = json.loads(run("list", done.parent, "--json"))
+        assert listed["folder"] == str(done)
+        assert listed["finished"]
+
+    def test_a_list(self, done: Path) -> None:
+        output = run("list", done.parent)
+        for word in ("first", "Adam", "100", f"{read_run(done).results[0].test:.2f}", "limit"):
+            assert word in output
+        assert "no such folder" in run("list", done / "nowhere", code=2)
+
+    def test_the_accuracy_is_that_of_the_results(self, done: Path, tmp_path: Path) -> None:
+        found = json.loads(run("eval", done, "--json"))
+        result = read_run(done).results[0]
+        assert found["test"] == pytest.approx(result.test, abs=1e-4)
+        assert found["train"] == pytest.approx(result.train, abs=1e-4)
+        assert found["validation"] == pytest.approx(result.best_validation, abs=1e-4)
+        digits = datasets.load("digits")
+        np.savez(tmp_path / "own.npz", x=digits.x_test.reshape(-1, 64), y=digits.y_test)
+        assert f"own.npz: {result.test:.2f} %" in run("eval", done, "--data", tmp_path / "own.npz")
+
+    def test_predictions(self, done: Path, tmp_path: Path) -> None:
+        digits = datasets.load("digits")
+        np.save(tmp_path / "x.npy", digits.x_test)
+        for name in ("classes.npy", "table.csv"):
+            run("predict", done, "--data", tmp_path / "x.npy", "--out", tmp_path / name)
+        classes = np.load(tmp_path / "classes.npy")
+        assert 100 * np.mean(classes == digits.y_test) == pytest.approx(read_run(done).results[0].test)
+        table = np.genfromtxt(tmp_path / "table.csv", delimiter=",", names=True)
+        assert table.dtype.names == ("class", *(f"score_{i}" for i in range(10)))
+        np.testing.assert_array_equal(table["class"], classes)
+        np.testing.assert_allclose(table["score_3"], predict(done, digits.x_test)[:, 3], rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            (
+                {"x": np.zeros((3, 5)), "y": np.zeros(3, int)},
+                "digits has inputs of shape (n, 8, 8, 1), got (3, 5)",
+            ),
+            ({"x": np.full((3, 64), np.nan), "y": np.zeros(3, int)}, "inputs must be finite numbers"),
+            ({"x": np.zeros((3, 64))}, "labels 'y' are missing, it holds x"),
+            (
+                {"x": np.zeros((3, 64)), "y": np.zeros(2, int)},
+                "labels 'y' must be whole numbers of shape (3,)",
+            ),
+            ({"x": np.zeros((3, 64)), "y": np.full(3, 12)}, "labels must be from 0 to 9, got 12 to 12"),
+            ({"z": np.zeros(3)}, "inputs 'x' are missing, it holds z"),
+        ],
+    )
+    def test_bad_data(self, done: Path, tmp_path: Path, arrays: dict, message: str) -> None:
+        np.savez(tmp_path / "own.npz", **arrays)
+        assert message in run("eval", done, "--data", tmp_path / "own.npz", code=2)
+
+    def test_bad_files(self, done: Path, tmp_path: Path) -> None:
+        (tmp_path / "text.npz").write_text("nothing")
+        assert "expected .npy, or .npz" in run("eval", done, "--data", tmp_path / "text.npz", code=2)
+        assert "no such file" in run("eval", done, "--data", tmp_path / "none.npz", code=2)
+        message = run("predict", done, "--data", tmp_path / "x.npy", "--out", tmp_path / "y.txt", code=2)
+        assert "written as .npy or .csv" in message
+
+    @pytest.mark.parametrize("method", ["adam", "ep:groups=2:sync_every=10", "dr"])
+    def test_beginning_with_the_parameters_of_another_run(
+        self, done: Path, tmp_path: Path, method: str
+    ) -> None:
+        begun = tmp_path / "begun"
+        arguments = ["--method", method, *SMALL, "--max-steps", "50", "--folder", begun]
+        run("train", *arguments, "--init-from", done)
+        new = tmp_path / "new"
+        run("train", *arguments[:-1], new)
+        losses = [read_run(folder).checks[0].loss[0] for folder in (begun, new)]
+        assert losses[0] < 0.7 * losses[1]
+        assert read_run(begun).config["init_from"] == str(done)
+
+    def test_another_network_is_refused(self, done: Path, tmp_path: Path) -> None:
+        arguments = ["--max-steps", "50", "--folder", tmp_path / "run", "--init-from", done]
+        message = run("train", "--widths", "1x9", *arguments, code=2)
+        assert "its hidden.0.weight is (64, 8), that of this run (64, 9)" in message
+        assert "no such file" in run("train", *arguments[:-1], tmp_path / "nowhere", code=2)
 
 
 class TestCompare:

@@ -138,7 +138,7 @@ def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
 def test_accuracy_counts_every_sample_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(ADAM)
     params = loop.params(loop.start())
-    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop._see(loop.dataset.x_test))
+    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop.see(loop.dataset.x_test))
     expected = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test)
     monkeypatch.setattr("pjax.experiments.loop.EVALUATED", 77)
     assert loop.accuracy(params, "test")[0] == pytest.approx(expected)
@@ -147,7 +147,7 @@ def test_accuracy_counts_every_sample_once(monkeypatch: pytest.MonkeyPatch) -> N
 def test_accuracy_on_part_of_the_data() -> None:
     loop = Loop(Config(**(ADAM.as_json() | {"evaluated": 50})))
     params = loop.params(loop.start())
-    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop._see(loop.dataset.x_test[:50]))
+    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop.see(loop.dataset.x_test[:50]))
     expected = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test[:50])
     assert loop.accuracy(params, "test")[0] == pytest.approx(expected)
 
@@ -474,9 +474,9 @@ def test_a_network_by_hand_learns_the_same(tmp_path: Path) -> None:
     params = loop.model.init(initial)
     solver = pjax.optim.AlternatingProjections(steps_per_update=50)
     for rows in data.batches(0, 0, 4, len(loop.dataset.x_train), 64):
-        x, y = loop._see(jnp.asarray(loop.dataset.x_train[rows])), loop.dataset.y_train[rows]
+        x, y = loop.see(jnp.asarray(loop.dataset.x_train[rows])), loop.dataset.y_train[rows]
         params, _ = solver.update(lambda p, x=x, y=y: pjax.cross_entropy(loop.model.apply(p, x), y), params)
-    logits = loop.model.apply(params, loop._see(loop.dataset.x_test))
+    logits = loop.model.apply(params, loop.see(loop.dataset.x_test))
     accuracy = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test)
     assert accuracy == pytest.approx(run.checks[-1].test[0], abs=0.6)
 

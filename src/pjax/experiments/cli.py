@@ -1,6 +1,7 @@
 """The command line: a thin layer over `data`, `train`, `compare` and `report`."""
 
 import contextlib
+import json
 import math
 import sys
 import time
@@ -21,7 +22,7 @@ from pjax.errors import InputError, PjaxError
 from pjax.experiments import data as datasets
 from pjax.experiments import methods
 from pjax.experiments.config import Config, parse_widths
-from pjax.experiments.results import Run
+from pjax.experiments.results import Run, read_runs
 from pjax.experiments.train import Progress
 
 console = Console(highlight=False)
@@ -120,6 +121,10 @@ Methods = ", ".join(methods.LABELS)
 
 
 Model = Annotated[str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON, and nothing else.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+RunSeed = Annotated[int | None, typer.Option(help="Which of the run's seeds; by default the first.")]
 Widths = Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
 Length = Annotated[int | None, typer.Option(help="Of texts: characters in a window; by default 64.")]
 
@@ -169,6 +174,11 @@ def train(
     sequence_length: Length = None,
     folder: Annotated[Path | None, typer.Option(help="Of the run; by default a new one in runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(help="Begin with the best parameters of the run in this folder.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
     devices: Annotated[
         str | None, typer.Option(help="How many devices share every batch, or all; by default 1.")
     ] = None,
@@ -229,6 +239,7 @@ def train(
                 loss_scale=loss_scale,
                 consensus=consensus,
                 sequence_length=sequence_length,
+                init_from=None if init_from is None else str(init_from),
             )
             where = folder or training.new_folder(config)
         else:
@@ -255,7 +266,8 @@ def train(
         places = placing.Devices(
             jax.device_count() if count == "all" else count, shard_parameters=shard_parameters
         )
-        with _training_bar() if places.first else contextlib.nullcontext(lambda *_: None) as show:
+        shown = places.first and not quiet and not as_json
+        with _training_bar() if shown else contextlib.nullcontext(lambda *_: None) as show:
             run = training.train(
                 config,
                 where,
@@ -269,6 +281,10 @@ def train(
         return
     with _messages():
         plot = plots.plot_run(where)
+        if as_json:
+            typer.echo(json.dumps(_as_json(run) | {"plot": str(plot)}))
+        if quiet or as_json:
+            return
         _print_results([run])
         console.print(f"plot:   {escape(str(plot))}\nfolder: {escape(str(where))}", soft_wrap=True)
 
@@ -276,6 +292,8 @@ def train(
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
 _NO_SETTING = (
     "resume",
+    "quiet",
+    "as_json",
     "max_steps",
     "patience",
     "devices",
@@ -420,6 +438,80 @@ def _print_results(runs: list[Run]) -> None:
     console.print(
         "test, train: of the parameters with the best validation accuracy; steps, seconds: to 99 % of it"
     )
+
+
+# --- What runs came to ---
+
+
+def _as_json(run: Run) -> dict[str, Any]:
+    return {
+        "folder": str(run.folder),
+        "config": dict(run.config),
+        "last_step": run.checks[-1].step if run.checks else 0,
+        "finished": run.finished,
+        "results": [result.as_json() for result in run.results],
+    }
+
+
+@app.command("list")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look, with all that is below it.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Show the runs in a folder, with their results."""
+    with _messages():
+        runs = read_runs(folder)
+        if as_json:
+            typer.echo(json.dumps([_as_json(run) for run in runs]))
+            return
+        table = Table("folder", "method", "seeds", "steps", "test %", "ended", box=None)
+        for run in runs:
+            table.add_row(
+                escape(str(run.folder)),
+                methods.label(run.method),
+                ", ".join(map(str, run.seeds)),
+                f"{run.checks[-1].step:,}" if run.checks else "0",
+                "" if run.test is None else f"{run.test.mean:.2f}",
+                ", ".join(sorted({result.stopped for result in run.results})) or "not yet",
+            )
+        console.print(table)
+
+
+@app.command("eval")
+def evaluate(
+    run: RunFolder,
+    data: Annotated[
+        Path | None, typer.Option(help="A file .npz with x and y; by default the run's own data set.")
+    ] = None,
+    seed: RunSeed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the accuracy of a run's best parameters."""
+    from pjax.experiments import evaluate as evaluating
+
+    with _messages():
+        found = evaluating.evaluate(run, data, seed=seed)
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        for name, accuracy in found.items():
+            console.print(f"{escape(name)}: {accuracy:.2f} %", soft_wrap=True)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    data: Annotated[Path, typer.Option(help="Inputs: a file .npy, or .npz with x.")],
+    out: Annotated[Path, typer.Option(help="Where to write: .npy, classes; .csv, with scores.")],
+    seed: RunSeed = None,
+) -> None:
+    """Write what a run's best parameters predict for inputs."""
+    from pjax.experiments import evaluate as evaluating
+
+    with _messages():
+        evaluating.check_out(out)
+        scores = evaluating.predict(run, data, seed=seed)
+        console.print(escape(str(evaluating.write_predictions(scores, out))), soft_wrap=True)
 
 
 # --- compare ---

@@ -53,6 +53,8 @@ class Config:
         consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
         init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
         sequence_length: of texts, the characters in a window; by default 64.
+        init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
+            default new ones.
         evaluated: on how many samples of each part of the data accuracies are measured; by default on all.
         quick: whether this is the small version of an experiment; only noted.
         study: the study that the run is part of; only noted.
@@ -79,6 +81,7 @@ class Config:
     consensus: str | None = None
     init_scale: float = models.SCALE
     sequence_length: int | None = None
+    init_from: str = ""
     evaluated: int | None = None
     quick: bool = False
     study: str = ""

@@ -85,6 +85,20 @@ class Loop:
         states = [start(np.uint32(seed)) for seed in self.config.seeds]
         return jax.jit(_stacked, out_shardings=_where(self.shapes))(states)
 
+    def started_from(self, state: State, params: list[dict[str, Any]], where: str) -> State:
+        """A state with other parameters, of each seed, from a folder of another run."""
+        expected = self.params(self._one)
+        for name in sorted({*expected, *params[0]}):
+            shapes = [tuple(one[name].shape) if name in one else None for one in (params[0], expected)]
+            if shapes[0] != shapes[1]:
+                raise InputError(
+                    f"{where}: has another network: its {name} is {shapes[0] or 'missing'}, that of this run "
+                    f"{shapes[1] or 'missing'}"
+                )
+        stacked = {name: np.stack([one[name] for one in params]) for name in expected}
+        replaced = jax.jit(jax.vmap(self.method.with_params), out_shardings=_where(self.shapes["method"]))
+        return {**state, "method": replaced(state["method"], stacked)}
+
     def _shapes(self, seeds: tuple[int, ...]) -> State:
         shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((*seeds, *leaf.shape), leaf.dtype),
@@ -208,7 +222,7 @@ class Loop:
         def batch(state: State, item: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
             number, rows = item
             key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), number)
-            inner, loss = self.method.update(self.model, state["method"], self._see(x[rows]), y[rows], key)
+            inner, loss = self.method.update(self.model, state["method"], self.see(x[rows]), y[rows], key)
             state = {"method": inner, "key": state["key"]}
             if self.devices.shard_parameters:  # else the compiler may gather them once for all batches
                 state = jax.lax.with_sharding_constraint(state, _where(self._one))
@@ -222,9 +236,9 @@ class Loop:
     def batch(self) -> tuple[jax.Array, jax.Array]:
         """The first training samples, as the network sees them, and their labels."""
         x, y = (a[: self.config.batch_size] for a in self._train_data)
-        return self._see(x), y
+        return self.see(x), y
 
-    def _see(self, x: jax.Array) -> jax.Array:
+    def see(self, x: jax.Array) -> jax.Array:
         """What the network sees of stored inputs."""
         return self.dataset.normalise(x).reshape(len(x), *self.shape)
 
@@ -272,7 +286,7 @@ class Loop:
     @functools.cached_property
     def _count_right(self) -> Any:
         def one(params: Any, x: jax.Array, y: jax.Array, counts: jax.Array) -> jax.Array:
-            found = jnp.argmax(self.method.scores(self.model, params, self._see(x)), axis=-1)
+            found = jnp.argmax(self.method.scores(self.model, params, self.see(x)), axis=-1)
             return jnp.sum((found == y) & counts.reshape(-1, *(1,) * (y.ndim - 1)))
 
         whole = self.devices.everywhere

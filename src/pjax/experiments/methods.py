@@ -45,6 +45,10 @@ class Method(abc.ABC):
         found: Params = state["params"]
         return found
 
+    def with_params(self, state: State, params: Params) -> State:
+        """A state with other parameters of the network."""
+        return {**state, "params": params}
+
     @abc.abstractmethod
     def update(
         self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array

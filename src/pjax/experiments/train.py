@@ -266,6 +266,10 @@ class _Trainer:
 
     def begin(self) -> None:
         self.state = self.loop.start()
+        if other := self.config.init_from:
+            theirs = configuration.read(Path(other) / "config.json").seeds
+            found = [load_params(other, seed if seed in theirs else None) for seed in self.config.seeds]
+            self.state = self.loop.started_from(self.state, found, other)
         params = self.loop.params(self.state)
         self.best = self.loop.chosen([], params, params)
         self.batch = 0
