@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
+import yaml
 
 import pjax
 import pjax.optim
@@ -106,6 +107,13 @@ def test_run_time_dependencies_are_few():
     assert not distributions(PROJECT["dependencies"]) & distributions(
         one for extra in extras for one in extra
     )
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    for name in ("version", "license", "keywords"):
+        assert citation[name] == PROJECT[name]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
