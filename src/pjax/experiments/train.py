@@ -88,7 +88,11 @@ def train(
     ([30, 60], 1)
     """
     devices = devices or Devices()
-    plan = devices.decide(lambda: _prepare(config, folder, resume, max_steps, patience))
+    given = {"max_steps": max_steps, "patience": patience}
+    limits = {name: value for name, value in given.items() if value is not None}
+    if limits and not resume:
+        raise InputError(f"{', '.join(limits)}: for a run that is resumed; else they are settings of it")
+    plan = devices.decide(lambda: _prepare(config, folder, resume, limits))
     decided = Config.from_json(plan["config"])
     if config is not None and (different := config.differences(decided)):
         raise InputError(
@@ -162,15 +166,9 @@ def load_params(folder: str | Path, seed: int | None = None) -> dict[str, np.nda
 
 
 def _prepare(
-    config: Config | None,
-    folder: str | Path | None,
-    resume: bool,
-    max_steps: int | None = None,
-    patience: int | None = None,
+    config: Config | None, folder: str | Path | None, resume: bool, limits: dict[str, int]
 ) -> dict[str, Any]:
     """What a run is, where, whether it has ended, and whether there is a checkpoint to go on from."""
-    if not resume and (max_steps is not None or patience is not None):
-        raise InputError("max_steps and patience are for a run that is resumed; else they are settings of it")
     if resume and folder is None:
         raise InputError("say which run to resume: its folder is missing")
     if folder is None:
@@ -188,24 +186,23 @@ def _prepare(
     if config is not None and (different := config.differences(saved)):
         lines = ", ".join(f"{name} is {b!r} there and {a!r} here" for name, (a, b) in different.items())
         raise InputError(f"{folder}: the run there is another one: {lines}")
-    wanted = _longer(saved, read_run(folder), max_steps, patience)
-    finished = read_run(folder).finished and wanted == saved
+    run = read_run(folder)
+    wanted = _longer(saved, run, limits)
+    finished = run.finished and wanted == saved
     last = None if finished else checkpoint.last(folder)
-    if last is None and wanted != saved and read_run(folder).finished:
+    if last is None and run.finished and not finished:
         raise InputError(f"{folder}: there is no checkpoint, so the run cannot go on")
     return _plan(wanted, folder, finished, last)
 
 
-def _longer(saved: Config, run: Run, max_steps: int | None, patience: int | None) -> Config:
+def _longer(saved: Config, run: Run, limits: dict[str, int]) -> Config:
     """The settings of a run that goes on, perhaps to more steps."""
     made = run.checks[-1].step if run.checks else 0
-    if max_steps is not None and max_steps < made:
-        raise InputError(f"{run.folder}: has made {made} steps; max_steps must be more, got {max_steps}")
-    return dataclasses.replace(
-        saved,
-        max_steps=saved.max_steps if max_steps is None else max_steps,
-        patience=saved.patience if patience is None else patience,
-    )
+    if limits.get("max_steps", made) < made:
+        raise InputError(
+            f"{run.folder}: has made {made} steps; max_steps must be more, got {limits['max_steps']}"
+        )
+    return Config(**(dataclasses.asdict(saved) | limits))
 
 
 def _plan(
