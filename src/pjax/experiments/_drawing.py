@@ -176,9 +176,9 @@ def shade(colour: str, place: int, number: int) -> str:
     """One of several shades of a colour, from dark to light; the colour itself where there is one.
 
     >>> shade("#cf1b2b", 0, 1), shade("#808080", 0, 2), shade("#808080", 1, 2)
-    ('#cf1b2b', '#404040', '#bfbfbf')
+    ('#cf1b2b', '#606060', '#9f9f9f')
     """
-    mixed = (2 * place - number + 1) / (2 * number)  # −½ … ½ of black, or white
+    mixed = (2 * place - number + 1) / (2 * number)  # less than half of black, or of white
     parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
     ends = [part + mixed * (255 - part) if mixed > 0 else part * (1 + mixed) for part in parts]
     return "#" + "".join(f"{int(end):02x}" for end in ends)
