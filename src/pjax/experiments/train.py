@@ -303,7 +303,7 @@ class _Trainer:
             )
         (self.folder / "results.jsonl").unlink(missing_ok=True)
         file = self.folder / "config.json"
-        _write_json(file, read_object(file) | self.config.as_json())
+        write_object(file, read_object(file) | self.config.as_json())
 
     def save(self) -> None:
         tree = {"state": self.state, "best": self.best}
