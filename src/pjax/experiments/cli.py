@@ -464,7 +464,10 @@ def list_runs(
         if as_json:
             typer.echo(json.dumps([_as_json(run) for run in runs]))
             return
-        table = Table("folder", "method", "seeds", "steps", "test %", "ended", box=None)
+        table = Table(box=None)
+        table.add_column("folder", overflow="fold")
+        for title in ("method", "seeds", "steps", "test %", "ended"):
+            table.add_column(title)
         for run in runs:
             table.add_row(
                 escape(str(run.folder)),
