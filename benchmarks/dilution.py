@@ -68,12 +68,14 @@ def measure(depth: int, width: int) -> dict[str, tuple[list[float], list[float]]
 def draw(found: dict[str, tuple[list[float], list[float]]], path: Path) -> None:
     """Both tables as a picture."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for name, values in found.items():
         for axis, numbers in zip(axes, values, strict=True):
             places = range(1, len(numbers) + 1)
             axis.plot(places, numbers, "k--" if name == "gradient" else "o-", label=name)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set(yscale="log", xlabel="layer", title="length of the move, relative to the last layer's")
     axes[1].set(ylim=(-0.1, 1.05), xlabel="layer", title="cosine with the downhill direction")
     axes[1].legend(fontsize=8)

@@ -1,17 +1,27 @@
 """The command line: help, bad options, and each command once."""
 
+import io
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+import pjax
+from pjax.experiments import cli
 from pjax.experiments import compare as comparing
-from pjax.experiments.cli import app, default_config
+from pjax.experiments import data as datasets
+from pjax.experiments.cli import app
 from pjax.experiments.config import Config
+from pjax.experiments.evaluate import predict
 from pjax.experiments.results import read_run
+from pjax.experiments.train import Progress
 
 SMALL = ["--widths", "1x8", "--batch-size", "64", "--max-steps", "100", "--check-every", "50"]
 
@@ -36,6 +46,10 @@ def test_help(command: str) -> None:
         ("train --widths 4by3", "an architecture is written as"),
         ("train --learning-rate -1", "learning_rate must be a positive number"),
         ("train --batch-size 100000", "batch_size must be at most"),
+        ("train --method dr --learning-rate 0.1", "it takes steps_per_batch, loss_scale, consensus"),
+        ("train --method dr:foo=1", "an option of dr must be one of groups, precision"),
+        ("train --consensus exact", "consensus does not apply to the method ep"),
+        ("train --check-every 0", "check_every must be at least 1, got 0"),
         ("train --data mnist", "pjax data get mnist"),
         ("train --resume nowhere", "no run to resume"),
         ("train --resume nowhere --seed 3", "drop --seed"),
@@ -71,6 +85,31 @@ def test_train_writes_a_folder_and_says_where(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "digits-mlp-1x8-ap-2").is_dir()
 
 
+@pytest.mark.parametrize(
+    "name", ["", "mlp-mnist 4x128+skip-ap", "exchanges-mlp-mnist 1x128-" + "ap_metric_" * 6]
+)
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_bar_can_be_read(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says how long it still takes, with no line that is broken or cut."""
+    file = io.StringIO()
+    monkeypatch.setattr(
+        cli, "console", Console(file=file, width=width, force_terminal=True, color_system=None)
+    )
+    with cli._training_bar() as show:
+        for step in (1000, 12_000, 14_000):
+            show(name, Progress(step, 20_000, 0.1234, 95.1, 94.2, 0.2))
+            time.sleep(0.01)
+    last = [
+        line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", file.getvalue()).split("\r") if "/20" in line
+    ][-1]
+    assert len(last.rstrip()) <= width
+    assert last.count("━") == 8  # of 12
+    for word in ("14,000/20,000", "loss 0.123", "left"):
+        assert word in last
+    assert re.search(r"\d+:\d\d left", last)
+    assert ("test 94.2 %" in last) or (name and width == 80)
+
+
 def test_as_a_program() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pjax", "--version"], capture_output=True, text=True, timeout=120
@@ -86,9 +125,141 @@ def test_the_program_says_what_to_install() -> None:
     assert 'typer: pip install "pjax-learn[experiments]"' in done.stderr
 
 
-@pytest.mark.parametrize("data", ["digits", "mnist", "cifar10", "higgs", "shakespeare"])
-def test_defaults_suit_the_data(data: str) -> None:
-    assert default_config(data, "dr").data == data
+@pytest.mark.parametrize("method", [[], ["--method", "dr"]])
+def test_defaults_are_those_of_python(
+    method: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Config] = []
+
+    def instead(config: Config, *_: object, **__: object) -> None:
+        given.append(config)
+        raise pjax.InputError("enough")
+
+    monkeypatch.setattr("pjax.experiments.train.train", instead)
+    monkeypatch.chdir(tmp_path)
+    run("train", *method, code=2)
+    assert given == [Config(**dict(zip(["method"], method[1:], strict=False)))]
+
+
+def test_few_steps_and_more_of_them_later(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(
+        "train",
+        "--method",
+        "dr",
+        "--widths",
+        "1x8",
+        "--batch-size",
+        "64",
+        "--max-steps",
+        "100",
+        "--folder",
+        folder,
+    )
+    assert [check.step for check in read_run(folder).checks] == [100]
+    run("train", "--resume", folder, "--max-steps", "250", "--patience", "3")
+    after = read_run(folder)
+    assert [check.step for check in after.checks] == [100, 200, 250]
+    assert after.config["max_steps"] == 250
+    assert after.config["patience"] == 3
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has ended."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    arguments = ["--method", "adam", "--learning-rate", "0.01", *SMALL, "--folder", folder]
+    assert run("train", *arguments, "--quiet") == ""
+    return folder
+
+
+class TestRuns:
+    """What is done with runs that have ended."""
+
+    def test_as_json(self, done: Path, tmp_path: Path) -> None:
+        output = run("train", "--method", "adam", *SMALL, "--folder", tmp_path / "run", "--json")
+        found = json.loads(output)
+        assert found["results"][0]["last_step"] == found["last_step"] == 100
+        assert found["config"]["learning_rate"] == 0.001
+        assert Path(found["plot"]).exists()
+        (listed,) = json.loads(run("list", done.parent, "--json"))
+        assert listed["folder"] == str(done)
+        assert listed["finished"]
+
+    def test_a_list(self, done: Path) -> None:
+        output = run("list", done.parent)
+        for word in ("first", "Adam", "100", f"{read_run(done).results[0].test:.2f}", "limit"):
+            assert word in output
+        assert "no such folder" in run("list", done / "nowhere", code=2)
+
+    def test_the_accuracy_is_that_of_the_results(self, done: Path, tmp_path: Path) -> None:
+        found = json.loads(run("eval", done, "--json"))
+        result = read_run(done).results[0]
+        assert found["test"] == pytest.approx(result.test, abs=1e-4)
+        assert found["train"] == pytest.approx(result.train, abs=1e-4)
+        assert found["validation"] == pytest.approx(result.best_validation, abs=1e-4)
+        digits = datasets.load("digits")
+        np.savez(tmp_path / "own.npz", x=digits.x_test.reshape(-1, 64), y=digits.y_test)
+        assert f"own.npz: {result.test:.2f} %" in run("eval", done, "--data", tmp_path / "own.npz")
+
+    def test_predictions(self, done: Path, tmp_path: Path) -> None:
+        digits = datasets.load("digits")
+        np.save(tmp_path / "x.npy", digits.x_test)
+        for name in ("classes.npy", "table.csv"):
+            run("predict", done, "--data", tmp_path / "x.npy", "--out", tmp_path / name)
+        classes = np.load(tmp_path / "classes.npy")
+        assert 100 * np.mean(classes == digits.y_test) == pytest.approx(read_run(done).results[0].test)
+        table = np.genfromtxt(tmp_path / "table.csv", delimiter=",", names=True)
+        assert table.dtype.names == ("class", *(f"score_{i}" for i in range(10)))
+        np.testing.assert_array_equal(table["class"], classes)
+        np.testing.assert_allclose(table["score_3"], predict(done, digits.x_test)[:, 3], rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            (
+                {"x": np.zeros((3, 5)), "y": np.zeros(3, int)},
+                "digits has inputs of shape (n, 8, 8, 1), got (3, 5)",
+            ),
+            ({"x": np.full((3, 64), np.nan), "y": np.zeros(3, int)}, "inputs must be finite numbers"),
+            ({"x": np.zeros((3, 64))}, "labels 'y' are missing, it holds x"),
+            (
+                {"x": np.zeros((3, 64)), "y": np.zeros(2, int)},
+                "labels 'y' must be whole numbers of shape (3,)",
+            ),
+            ({"x": np.zeros((3, 64)), "y": np.full(3, 12)}, "labels must be from 0 to 9, got 12 to 12"),
+            ({"z": np.zeros(3)}, "inputs 'x' are missing, it holds z"),
+        ],
+    )
+    def test_bad_data(self, done: Path, tmp_path: Path, arrays: dict, message: str) -> None:
+        np.savez(tmp_path / "own.npz", **arrays)
+        assert message in run("eval", done, "--data", tmp_path / "own.npz", code=2)
+
+    def test_bad_files(self, done: Path, tmp_path: Path) -> None:
+        (tmp_path / "text.npz").write_text("nothing")
+        assert "expected .npy, or .npz" in run("eval", done, "--data", tmp_path / "text.npz", code=2)
+        assert "no such file" in run("eval", done, "--data", tmp_path / "none.npz", code=2)
+        message = run("predict", done, "--data", tmp_path / "x.npy", "--out", tmp_path / "y.txt", code=2)
+        assert "written as .npy or .csv" in message
+
+    @pytest.mark.parametrize("method", ["adam", "ep:groups=2:sync_every=10", "dr"])
+    def test_beginning_with_the_parameters_of_another_run(
+        self, done: Path, tmp_path: Path, method: str
+    ) -> None:
+        begun = tmp_path / "begun"
+        arguments = ["--method", method, *SMALL, "--max-steps", "50", "--folder", begun]
+        run("train", *arguments, "--init-from", done)
+        new = tmp_path / "new"
+        run("train", *arguments[:-1], new)
+        losses = [read_run(folder).checks[0].loss[0] for folder in (begun, new)]
+        assert losses[0] < 0.7 * losses[1]
+        assert read_run(begun).config["init_from"] == str(done)
+
+    def test_another_network_is_refused(self, done: Path, tmp_path: Path) -> None:
+        arguments = ["--max-steps", "50", "--folder", tmp_path / "run", "--init-from", done]
+        message = run("train", "--widths", "1x9", *arguments, code=2)
+        assert "its hidden.0.weight is (64, 8), that of this run (64, 9)" in message
+        assert "no such file" in run("train", *arguments[:-1], tmp_path / "nowhere", code=2)
 
 
 class TestCompare:
@@ -186,4 +357,4 @@ class TestCompare:
             configs = list(comparing.PRESETS[name].configs())
             assert {c.method for c in configs} == {"ep", "adam"}
             for a, b in zip(configs[::2], configs[1::2], strict=True):
-                assert a.differences(b).keys() == {"method"}
+                assert a.differences(b).keys() == {"method", "loss_scale"}  # which Adam does not have

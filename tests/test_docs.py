@@ -1,13 +1,19 @@
 """The pages of the documentation: their examples run, and nothing public is missing from the reference."""
 
 import contextlib
+import dataclasses
 import doctest
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+import yaml
 
+import pjax
+from pjax.experiments import cli, methods
 from tests import pages
 from website import docstrings, links, mathml, notebook, reference
 
@@ -82,6 +88,121 @@ def test_files_that_pages_link_to_are_there():
     for page in everything:
         for target in re.findall(r"\]\(([^)\s#:]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+EXTRAS = {
+    "experiments": r"(?m)^(\| `)?pjax [a-z]",
+    "draw": r"pjax graph .*--out|\.save\(\"\w+\.(svg|png)\"\)|import matplotlib",
+    "distributed": r"--devices|--distributed",
+    "examples": r"python examples/",
+}
+"""What lines of commands, and of examples, need, by extra."""
+SHOWN = re.compile(r"^```(?:sh|python)\n(.*?)^```$|^\| (`.*?)\|", flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", [pages.ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda p: p.stem
+)
+def test_what_commands_need_is_named_above_them(page):
+    """By an install line of the same page, before the commands or among them."""
+    text = page.read_text()
+    for shown in SHOWN.finditer(text):
+        said = text[: shown.end()]
+        named = {name for extras in re.findall(r"pjax-learn\[([\w,]+)\]", said) for name in extras.split(",")}
+        lines = "\n".join(line.partition("  #")[0] for line in shown[0].splitlines())
+        needed = {extra for extra, pattern in EXTRAS.items() if re.search(pattern, lines)}
+        assert needed <= named, f"{page.name} shows {shown[0].strip()[:60]!r}"
+
+
+def commands(group, path=()):
+    """Every command of the command line, by its words."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+COMMANDS = dict(commands(typer.main.get_command(cli.app)))
+COMMAND_LINE = (DOCS / "command-line.md").read_text()
+SECTIONS = dict(
+    re.findall(r"^## pjax ([a-z ]+)\n(.*?)(?=^## |\Z)", COMMAND_LINE, flags=re.DOTALL | re.MULTILINE)
+)
+
+
+def test_every_command_has_a_section():
+    assert set(SECTIONS) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_has_a_row(name):
+    """And no row has an option that there is not."""
+    rows = re.findall(r"^\| (`--.*?) \|", SECTIONS[name], flags=re.MULTILINE)
+    documented = [option for row in rows for option in re.findall(r"`(--[a-z-]+)", row)]
+    options = [p for p in COMMANDS[name].params if p.param_type_name == "option" and not p.hidden]
+    assert sorted(documented) == sorted(o for p in options for o in (*p.opts, *p.secondary_opts))
+
+
+def test_options_of_methods_are_those_there_are():
+    rows = dict(
+        re.findall(r"^\| ((?:`[a-z]+`,? ?)+) \| ((?:`\w+`,? ?)+) \|$", COMMAND_LINE, flags=re.MULTILINE)
+    )
+    found = {m: o for cell, o in rows.items() for m in re.findall(r"`([a-z]+)`", cell)}
+    assert {m: re.findall(r"`(\w+)`", o) for m, o in found.items()} == {
+        method: sorted(options) for method, options in methods.OPTIONS.items()
+    }
+
+
+LINES = sorted(
+    {
+        line.partition("  #")[0].strip()
+        for page in (pages.ROOT / "README.md", *DOCS.rglob("*.md"))
+        for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+        if line.startswith("pjax ") and "…" not in line
+    }
+)
+
+
+def test_examples_of_commands_can_be_given():
+    """Every line of every page is parsed, with its options; nothing is run."""
+    assert len(LINES) > 30
+    for line in LINES:
+        words = shlex.split(line)[1:]
+        name = next(
+            n for n in sorted(COMMANDS, key=len, reverse=True) if words[: len(n.split())] == n.split()
+        )
+        given = COMMANDS[name].make_context(name, words[len(name.split()) :]).params
+        if name == "train" and given["resume"] is None:
+            kept = ("data", "method", "model", "max_steps", "learning_rate", "widths", "steps_per_batch")
+            cli._config(**{key: given[key] for key in kept})
+
+
+def test_the_home_page_opens_with_a_picture_and_a_result():
+    opening = (DOCS / "index.md").read_text().partition("\n## ")[0]
+    assert re.search(r"!\[.+\]\(\S+\.(png|svg)\)", opening)
+    assert re.search(r"\d %", opening)
+
+
+def test_what_all_solvers_share_comes_first():
+    api = (DOCS / "api" / "optim.md").read_text()
+    entries = re.findall(r"^::: pjax\.optim\.(\w+)", api, flags=re.MULTILINE)
+    assert entries[0] == "Solver"
+    assert entries.index("ExtrapolatedProjections") < entries.index("OptimizerState")
+    assert "members: [init, update" in api
+    chosen = (DOCS / "optimisers.md").read_text()
+    shared = chosen.partition("## What all share\n")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)`", shared, flags=re.MULTILINE)
+    assert {"steps_per_update", "constants", "outer"} <= set(named)
+    assert set(named) <= {field.name for field in dataclasses.fields(pjax.optim.Solver)}
+    assert chosen.index("## What all share") < chosen.index("## To train a network")
+
+
+def test_the_search_needs_no_server_and_no_network():
+    site = yaml.safe_load((pages.ROOT / "mkdocs.yml").read_text())
+    assert {"search", "offline"} <= {plugin for plugin in site["plugins"] if isinstance(plugin, str)}
+    assert all((DOCS / script).is_file() for script in site["extra"]["polyfills"])
+    assert any("iframe-worker" in script for script in site["extra"]["polyfills"])
 
 
 def test_formulas_that_cannot_be_drawn_are_refused():

@@ -7,10 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
 import pytest
+import yaml
 
 import pjax
 import pjax.optim
@@ -92,9 +94,46 @@ def test_modules_are_documented_and_import_no_stars(path):
     assert stars == []
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def distributions(requirements):
+    return {re.split(r"[\[<>=!~ ]", r)[0] for r in requirements}
+
+
 def test_run_time_dependencies_are_few():
-    needs = [r for r in importlib.metadata.requires("pjax-learn") if "extra ==" not in r]
-    assert {re.split(r"[<>=!~ ]", r)[0] for r in needs} == {"jax", "numpy"}
+    assert distributions(PROJECT["dependencies"]) == {"jax", "numpy", "optax"}
+    extras = PROJECT["optional-dependencies"].values()
+    assert not distributions(PROJECT["dependencies"]) & distributions(
+        one for extra in extras for one in extra
+    )
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    for name in ("version", "license", "keywords"):
+        assert citation[name] == PROJECT[name]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_quick_start_needs_no_extra(page):
+    """With everything out of reach that only an extra installs."""
+    needs = set(distributions(PROJECT["dependencies"]))
+    queue = list(needs)
+    while queue:
+        found = importlib.metadata.requires(queue.pop()) or []
+        new = distributions(r for r in found if "extra ==" not in r) - needs
+        needs |= new
+        queue += new
+    extras = (
+        distributions(one for extra in PROJECT["optional-dependencies"].values() for one in extra) - needs
+    )
+    modules = {name for name, of in importlib.metadata.packages_distributions().items() if set(of) <= extras}
+    assert {"matplotlib", "rich", "typer"} <= modules
+    assert not modules & {"optax", "pjax"}
+    first = pages.sources(ROOT / page)[0]
+    run(f"import sys; sys.modules.update(dict.fromkeys({sorted(modules)!r}))\n" + first)
 
 
 README = (ROOT / "README.md").read_text()

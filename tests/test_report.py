@@ -661,6 +661,70 @@ def test_lines_of_a_figure(tmp_path):
     assert {plots.COLOURS["dr"], plots.COLOURS["adam"]} <= colours
 
 
+LONG = "ap:metric=balanced:extrapolate=tensor:outer=adam:steps=10"
+
+
+def test_nothing_is_cut_off(tmp_path):
+    """Whatever the labels: nothing touches the border of the picture."""
+    from PIL import Image
+
+    from pjax.experiments import plots
+
+    for number in range(20):
+        settings = {"method": LONG, "steps_per_batch": 10, "seeds": [number], "test": (95.0 + number / 10,)}
+        write(tmp_path, **settings, last=(8000,)).rename(tmp_path / f"a-folder-with-a-long-name-{number}")
+    runs = results.read_runs(tmp_path)
+    figures = {
+        "one": plots.training_curves(runs[:1]),
+        "many": plots.training_curves(runs),
+        "bars": plots.accuracies(runs),
+        "single": plots.single_run(runs[0]),
+    }
+    for name, figure in figures.items():
+        (path,) = plots.save(figure, tmp_path / name, ("png",))
+        pixels = np.asarray(Image.open(path).convert("L"))
+        for edge in (pixels[:5], pixels[-5:], pixels[:, :5], pixels[:, -5:]):
+            assert (edge == 255).all(), name
+
+
+@pytest.mark.parametrize("seeds", [([0], [1], [2]), ([0, 1], [0, 1], [0, 1])])
+def test_runs_of_one_method_are_told_apart_in_plots(tmp_path, seeds):
+    from pjax.experiments import plots
+
+    for number, own in enumerate(seeds):
+        write(tmp_path, method="ep", seeds=own, steps_per_batch=1).rename(tmp_path / f"run-{number}")
+    figure = plots.training_curves(results.read_runs(tmp_path))
+    (axis,) = figure.axes
+    labels = [text.get_text() for text in axis.texts]
+    expected = [f"EP (seed {n})" if len(own) == 1 else f"EP (run-{n})" for n, own in enumerate(seeds)]
+    assert [" ".join(label.split()[:-1]) for label in labels] == expected
+    assert len({text.get_color() for text in axis.texts}) == 3
+
+
+@pytest.mark.parametrize(("test", "stretched"), [((95.0, 96.0), True), ((55.0, 56.0), False)])
+def test_an_axis_says_that_it_is_stretched(tmp_path, test, stretched):
+    from pjax.experiments import plots
+
+    run = results.read_run(write(tmp_path, test=test, data="digits"))
+    for figure in (plots.training_curves([run]), plots.single_run(run)):
+        labels = " ".join(axis.get_ylabel() for axis in figure.axes)
+        assert "accuracy (%)" in labels
+        assert ("stretched near 100" in labels) is stretched
+
+
+def test_layers_are_whole_numbers(tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    from benchmarks import dilution
+
+    drawn = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: drawn.append(figure))
+    dilution.draw({"gradient": ([1.0] * 5, [1.0] * 5)}, tmp_path / "picture.png")
+    for axis in drawn[0].axes:
+        assert all(float(tick).is_integer() for tick in axis.get_xticks())
+    plt.close(drawn[0])
+
+
 def test_a_seed_that_stopped_keeps_its_last_value(tmp_path):
     from pjax.experiments import plots
 

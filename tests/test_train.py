@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pjax
-from pjax.experiments import checkpoint, models
+from pjax.experiments import checkpoint, data, methods, models
 from pjax.experiments import train as training
 from pjax.experiments.compare import PRESETS
 from pjax.experiments.config import Config, parse_widths
@@ -138,7 +138,7 @@ def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
 def test_accuracy_counts_every_sample_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(ADAM)
     params = loop.params(loop.start())
-    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop._see(loop.dataset.x_test))
+    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop.see(loop.dataset.x_test))
     expected = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test)
     monkeypatch.setattr("pjax.experiments.loop.EVALUATED", 77)
     assert loop.accuracy(params, "test")[0] == pytest.approx(expected)
@@ -147,7 +147,7 @@ def test_accuracy_counts_every_sample_once(monkeypatch: pytest.MonkeyPatch) -> N
 def test_accuracy_on_part_of_the_data() -> None:
     loop = Loop(Config(**(ADAM.as_json() | {"evaluated": 50})))
     params = loop.params(loop.start())
-    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop._see(loop.dataset.x_test[:50]))
+    logits = loop.model.apply({k: v[0] for k, v in params.items()}, loop.see(loop.dataset.x_test[:50]))
     expected = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test[:50])
     assert loop.accuracy(params, "test")[0] == pytest.approx(expected)
 
@@ -158,6 +158,64 @@ def test_a_run_that_diverges_says_so_and_ends(tmp_path: Path) -> None:
     assert run.results[0].stopped == "diverged"
     assert run.results[0].last_step < 1000
     assert all(np.isfinite(value).all() for value in load_params(tmp_path / "run").values())
+
+
+def test_the_last_check_is_at_the_last_step(tmp_path: Path) -> None:
+    """Wherever checks and calls come to lie before it; seeds together or one by one."""
+    for together in (False, True):
+        config = Config(method="adam", seeds=(0, 1), max_steps=50, check_every=20, **SMALL)
+        run = train(config, tmp_path / f"run-{together}", together=together)
+        assert [check.step for check in run.checks] == [20, 40, 50]
+        assert {result.stopped for result in run.results} == {"limit"}
+        assert {result.last_step for result in run.results} == {50}
+    later = train(Config(method="adam", max_steps=10, check_every=20, **SMALL), tmp_path / "later")
+    assert [check.step for check in later.checks] == [10]
+
+
+class TestExtending:
+    LONG = Config(method="adam", max_steps=60, check_every=20, **SMALL)
+    SHORT = Config(method="adam", max_steps=40, check_every=20, **SMALL)
+
+    def test_a_run_that_has_ended_goes_on(self, tmp_path: Path) -> None:
+        train(self.LONG, tmp_path / "whole")
+        train(self.SHORT, tmp_path / "run")
+        assert train(None, tmp_path / "run", resume=True, max_steps=60).finished
+        assert_same(tmp_path / "whole", tmp_path / "run")
+        saved = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("whole", "run")]
+        assert saved[0] == saved[1]
+
+    def test_an_extension_that_is_interrupted_goes_on(self, tmp_path: Path) -> None:
+        train(self.LONG, tmp_path / "whole")
+        train(self.SHORT, tmp_path / "run")
+        with pytest.raises(StopError):
+            train(None, tmp_path / "run", resume=True, max_steps=60, progress=interrupt_at(50))
+        assert not (tmp_path / "run" / "results.jsonl").exists()
+        train(None, tmp_path / "run", resume=True)
+        assert_same(tmp_path / "whole", tmp_path / "run")
+
+    def test_what_cannot_be_extended(self, tmp_path: Path) -> None:
+        train(self.SHORT, tmp_path / "run")
+        before = outcome(tmp_path / "run")
+        with pytest.raises(pjax.PjaxError, match="has made 40 steps; max_steps must be more, got 20"):
+            train(None, tmp_path / "run", resume=True, max_steps=20)
+        assert train(None, tmp_path / "run", resume=True, max_steps=40).checks[-1].step == 40
+        with pytest.raises(pjax.PjaxError, match=r"no seed can go on.*patience"):
+            train(None, tmp_path / "run", resume=True, max_steps=40, patience=1)
+        with pytest.raises(pjax.PjaxError, match="for a run that is resumed"):
+            train(self.SHORT, tmp_path / "other", max_steps=40)
+        assert str(outcome(tmp_path / "run")) == str(before)
+        checkpoint.remove(tmp_path / "run")
+        with pytest.raises(pjax.PjaxError, match="there is no checkpoint, so the run cannot go on"):
+            train(None, tmp_path / "run", resume=True, max_steps=60)
+
+    def test_after_stopping_early_patience_must_grow(self, tmp_path: Path) -> None:
+        config = Config(method="adam", max_steps=2000, check_every=20, **SMALL | {"patience": 2})
+        ended = train(config, tmp_path / "run").results[0]
+        assert ended.stopped == "patience"
+        with pytest.raises(pjax.PjaxError, match="no seed can go on"):
+            train(None, tmp_path / "run", resume=True, max_steps=3000)
+        longer = train(None, tmp_path / "run", resume=True, max_steps=ended.last_step + 40, patience=0)
+        assert longer.results[0].last_step == ended.last_step + 40
 
 
 class TestErrors:
@@ -300,9 +358,17 @@ class TestConfig:
             ({"batch_size": 0}, "batch_size must be at least 1"),
             ({"batch_size": True}, "batch_size must be of type int"),
             ({"learning_rate": float("nan")}, "learning_rate must be a positive number"),
-            ({"check_every": 120}, "check_every must be a multiple of the 50 steps"),
-            ({"max_steps": 1500}, "max_steps must be a multiple of check_every"),
-            ({"data": "shakespeare"}, "rnn goes with shakespeare"),
+            (
+                {"method": "dr", "check_every": 120},
+                "check_every must be a multiple of the 50 steps .* take 100",
+            ),
+            (
+                {"method": "dr", "max_steps": 1520},
+                "max_steps must be a multiple of the 50 steps .* take 1500",
+            ),
+            ({"check_every": 0}, "check_every must be at least 1, got 0"),
+            ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
+            ({"data": "shakespeare", "model": "mlp"}, "rnn goes with shakespeare"),
             ({"model": "rnn"}, "rnn goes with shakespeare"),
             ({"method": "ff-adam", "skip": True}, "not defined for recurrent networks and skip"),
             ({"method": "fa", "model": "cnn"}, "FA is for the model mlp"),
@@ -318,6 +384,64 @@ class TestConfig:
     def test_bad_settings(self, settings: dict, message: str) -> None:
         with pytest.raises(pjax.PjaxError, match=message):
             Config(**settings)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            (
+                {"method": "dr", "learning_rate": 0.1},
+                "learning_rate .* takes steps_per_batch, loss_scale, consensus",
+            ),
+            ({"method": "dr", "learning_rate": 0.1}, r"its own, as in dr:groups=…, are .*relaxation"),
+            (
+                {"method": "ep", "consensus": "exact"},
+                "consensus does not apply to the method ep.* learning_rate",
+            ),
+            (
+                {"method": "adam", "loss_scale": 2.0},
+                "loss_scale does not apply to the method adam.* learning_rate",
+            ),
+            (
+                {"method": "fa", "consensus": "paper"},
+                "consensus .* fa. Of these settings it takes learning_rate$",
+            ),
+            ({"method": "adam", "steps_per_batch": 50}, "steps_per_batch is 1 for the method adam; got 50"),
+            ({"method": "ap:steps=10", "steps_per_batch": 5}, "steps_per_batch is 10 for .*; got 5"),
+            ({"method": "ap:loss_scale=2", "loss_scale": 5.0}, "loss_scale is 2.0 for .*; got 5.0"),
+            ({"sequence_length": 16}, "sequence_length is for texts"),
+        ],
+    )
+    def test_settings_of_other_methods_are_refused(self, settings: dict, message: str) -> None:
+        with pytest.raises(pjax.PjaxError, match=message):
+            Config(**settings)
+
+    @pytest.mark.parametrize("data", data.names())
+    @pytest.mark.parametrize("method", [m for m in methods.LABELS if not m.endswith("-fp")])
+    def test_a_hundred_steps_suit_every_method(self, data: str, method: str) -> None:
+        if data == "shakespeare" and method in ("fa", "ff-sgd", "ff-adam"):
+            return  # not defined for it
+        config = Config(data=data, method=method, max_steps=100)
+        assert config.next_check(0) <= config.max_steps == 100
+
+    @pytest.mark.parametrize("method", ["ep", "dr", "adam", "ap:outer=adam:steps=10", "ap:loss_scale=1"])
+    def test_what_is_used_is_recorded(self, method: str) -> None:
+        config = Config(data="mnist", method=method)
+        recorded = config.as_json()
+        assert None not in recorded.values()
+        assert Config.from_json(recorded) == config
+        assert ("learning_rate" in recorded) == (method in ("ep", "adam", "ap:outer=adam:steps=10"))
+        assert ("loss_scale" in recorded) == (method != "adam")
+        solver = getattr(config.made_method(), "solver", None)
+        assert recorded["steps_per_batch"] == (solver.steps_per_update if solver else 1)
+
+    def test_files_of_earlier_versions_are_read(self) -> None:
+        """They name settings that do not apply, and leave open what was used."""
+        old = Config(method="adam").as_json() | {
+            "loss_scale": 5.0,
+            "consensus": "paper",
+            "sequence_length": 64,
+        }
+        assert Config.from_json(old | {"learning_rate": None, "evaluated": None}) == Config(method="adam")
 
     def test_unknown_settings(self) -> None:
         with pytest.raises(pjax.PjaxError, match="Did you mean 'batch_size'"):
@@ -349,12 +473,10 @@ def test_a_network_by_hand_learns_the_same(tmp_path: Path) -> None:
     initial, _ = jax.random.split(jax.random.key(0))
     params = loop.model.init(initial)
     solver = pjax.optim.AlternatingProjections(steps_per_update=50)
-    from pjax.experiments import data
-
     for rows in data.batches(0, 0, 4, len(loop.dataset.x_train), 64):
-        x, y = loop._see(jnp.asarray(loop.dataset.x_train[rows])), loop.dataset.y_train[rows]
+        x, y = loop.see(jnp.asarray(loop.dataset.x_train[rows])), loop.dataset.y_train[rows]
         params, _ = solver.update(lambda p, x=x, y=y: pjax.cross_entropy(loop.model.apply(p, x), y), params)
-    logits = loop.model.apply(params, loop._see(loop.dataset.x_test))
+    logits = loop.model.apply(params, loop.see(loop.dataset.x_test))
     accuracy = 100 * np.mean(np.argmax(logits, -1) == loop.dataset.y_test)
     assert accuracy == pytest.approx(run.checks[-1].test[0], abs=0.6)
 

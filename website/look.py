@@ -1,4 +1,4 @@
-"""A look at the site in Chromium: nothing overflows, every picture loads, every formula is drawn.
+"""A look at the site in Chromium: nothing overflows, pictures load, formulas are drawn, the search finds.
 
 `python -m website.look` opens every page of build/docs, wide and narrow. The browser is that of the variable
 CHROMIUM, one that is installed, or one from the npm package @sparticuz/chromium, which is fetched into
@@ -97,6 +97,17 @@ def faults(page: Any, file: Path) -> Iterator[str]:
     yield from (f"{file.relative_to(SITE)} asks the network for {url}" for url in outside)
 
 
+def search_faults(page: Any) -> Iterator[str]:
+    """Whether the search finds what is on the site, opened from disk."""
+    page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+    page.goto((SITE / "index.html").as_uri())
+    page.locator("input[name=query]").fill("Sudoku")
+    try:
+        page.locator(".md-search-result__item a[href*=gallery]").first.wait_for(timeout=10_000)
+    except Exception:
+        yield "the search does not find the Sudoku of the gallery"
+
+
 def main(pictures: str | None = None) -> int:
     """Look at every page; with a folder, leave a picture of each there."""
     from playwright.sync_api import sync_playwright
@@ -117,6 +128,7 @@ def main(pictures: str | None = None) -> int:
                 name = "-".join(file.relative_to(SITE).with_suffix(".png").parts)
                 page.screenshot(path=Path(pictures) / name, full_page=True)
             page.close()
+        found += search_faults(chromium.new_page())
         chromium.close()
     print("\n".join(found))
     print(f"{len(files)} pages, {images} pictures, {formulas} formulas, {len(found)} faults")

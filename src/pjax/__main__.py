@@ -7,7 +7,6 @@ def main() -> None:
     """Run the command line, or say what to install for it."""
     try:
         import matplotlib  # noqa: F401
-        import optax  # noqa: F401
         import rich  # noqa: F401
         import typer  # noqa: F401
     except ImportError as error:

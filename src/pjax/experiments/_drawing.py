@@ -69,6 +69,7 @@ def panels(
     subtitle: str,
     *,
     titles: Sequence[str] = (),
+    labels: Sequence[str] = (),
     width: float = 5.2,
     height: float = 6.4,
     share: bool = True,
@@ -79,14 +80,17 @@ def panels(
         number: of panels.
         title, subtitle: above them all.
         titles: above each.
+        labels: that will stand at their right; where they are long the figure is wider.
         width, height: inches of a panel with its labels, and of the figure.
         share: whether the panels have one vertical axis in common.
     """
     figure = module("matplotlib.figure").Figure()
     module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    total = max(width * number + 0.5, 10.4)  # one panel alone must be as wide as its title
+    left, gap, room = 1.2, 1.84 if share else 1.3, 1.9
+    longer = max(0.0, max((0.12 * len(label) for label in labels), default=0.0) + 0.4 - room)
+    gap, room = gap + (longer if share else 0.0), room + longer
+    total = max(width * number + 0.9, 10.6) + longer * (number if share else 1)
     figure.set_size_inches(total, height)
-    left, gap, room = 0.95, 1.84 if share else 0.9, 1.7
     bottom, top = 1.15, 1.4 if titles else 1.15
     panel = (total - left - room - gap * (number - 1)) / number
     axes: list[Any] = []
@@ -138,7 +142,10 @@ def _rendered(figure: Any, name: str) -> bytes:
     buffer = io.BytesIO()
     # Neither the date nor the version of matplotlib: what did not change is the same file.
     metadata = {"Date": None} if name == "svg" else {"Software": None}
-    figure.savefig(buffer, format=name, dpi=DPI, metadata=metadata, facecolor="white")
+    # Larger than the figure where something would be cut off.
+    whole = figure.get_tightbbox().padded(0.15)
+    whole = module("matplotlib.transforms").Bbox.union([whole, figure.bbox_inches])
+    figure.savefig(buffer, format=name, dpi=DPI, metadata=metadata, facecolor="white", bbox_inches=whole)
     if name == "svg":
         return buffer.getvalue()
     # With at most 256 colours, a third of the size, and no difference to be seen.
@@ -163,6 +170,18 @@ def thin(*columns: np.ndarray) -> tuple[np.ndarray, ...]:
 def band(axis: Any, x: np.ndarray, mean: np.ndarray, std: np.ndarray, colour: str) -> None:
     """One standard deviation around a line."""
     axis.fill_between(x, mean - std, mean + std, color=colour, alpha=0.16, lw=0, zorder=2)
+
+
+def shade(colour: str, place: int, number: int) -> str:
+    """One of several shades of a colour, from dark to light; the colour itself where there is one.
+
+    >>> shade("#cf1b2b", 0, 1), shade("#808080", 0, 2), shade("#808080", 1, 2)
+    ('#cf1b2b', '#606060', '#9f9f9f')
+    """
+    mixed = (2 * place - number + 1) / (2 * number)  # less than half of black, or of white
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    ends = [part + mixed * (255 - part) if mixed > 0 else part * (1 + mixed) for part in parts]
+    return "#" + "".join(f"{int(end):02x}" for end in ends)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,14 +232,18 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
 # --- Scales ---
 
 
-def accuracy_scale(axis: Any, accuracies: np.ndarray) -> None:
+def accuracy_scale(axis: Any, accuracies: np.ndarray, label: str = "") -> None:
     """A vertical axis for accuracies in percent.
 
     Where some are near 100 %, it is a logarithmic scale of the errors: or all would be one line at the top.
+    Its label, if it has one, then says so.
     """
     top, bottom = float(np.nanmax(accuracies)), float(np.nanmin(accuracies))
     ticker = module("matplotlib.ticker")
-    if top > 90:
+    stretched = top > 90
+    if label:
+        axis.set_ylabel(label + "\nstretched near 100" * stretched)
+    if stretched:
         least = max(0.2, 0.65 * (100 - top))  # the error at the upper end
         axis.set_yscale(
             "function",

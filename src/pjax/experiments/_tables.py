@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pjax.experiments import _beside, depth, exchanges, paper
-from pjax.experiments._words import MISSING, describe, method_label, seeds_in_words, spell
+from pjax.experiments._words import MISSING, apart, describe, method_label, seeds_in_words, spell
 from pjax.experiments.methods import projects
 from pjax.experiments.results import Run, Spread
 
@@ -53,9 +53,8 @@ class Table:
         return [(name, [run for run in self.runs if run.architecture == name]) for name in names]
 
     def label(self, run: Run) -> str:
-        """The method; with its folder where there are several runs of it."""
-        same = [r for r in self.runs if (r.architecture, r.method) == (run.architecture, run.method)]
-        return method_label(run.method) + (f" ({run.folder.name})" if len(same) > 1 else "")
+        """The method; with its seed or folder where there are several runs of it."""
+        return method_label(run.method) + apart(run, self.runs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,17 @@ def method_label(name: str, *, short: bool = False) -> str:
     return label.replace(", fixed point", " (fp)") if short else label
 
 
+def apart(run: Run, runs: Iterable[Run]) -> str:
+    """What tells a run from others of its method and architecture: its seed, or else its folder."""
+    same = [other for other in runs if (other.method, other.architecture) == (run.method, run.architecture)]
+    if len(same) < 2:
+        return ""
+    seeds = {other.seeds for other in same}
+    if len(seeds) == len(same) and all(len(one) == 1 for one in seeds):
+        return f" (seed {run.seeds[0]})"
+    return f" ({run.folder.name})"
+
+
 def sort_methods(runs: Iterable[Run]) -> list[Run]:
     """Runs in the order of the paper's methods, and of the numbers in their options."""
     names = list(methods.LABELS)

@@ -40,6 +40,10 @@ class Apart(Method):
         one = self.method.init(model, key)
         return {"params": one["params"], "groups": self._each(one), "batches": jnp.zeros((), jnp.int32)}
 
+    def with_params(self, state: State, params: Any) -> State:
+        groups = {**state["groups"], "params": self._each(params)}
+        return {**state, "params": params, "groups": groups}
+
     def update(
         self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
     ) -> tuple[State, jax.Array]:

@@ -1,6 +1,7 @@
 """The command line: a thin layer over `data`, `train`, `compare` and `report`."""
 
 import contextlib
+import json
 import math
 import sys
 import time
@@ -15,12 +16,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from pjax.errors import InputError, PjaxError
 from pjax.experiments import data as datasets
 from pjax.experiments import methods
 from pjax.experiments.config import Config, parse_widths
-from pjax.experiments.results import Run
+from pjax.experiments.results import Run, read_runs
 from pjax.experiments.train import Progress
 
 console = Console(highlight=False)
@@ -119,7 +121,12 @@ Methods = ", ".join(methods.LABELS)
 
 
 Model = Annotated[str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON, and nothing else.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+RunSeed = Annotated[int | None, typer.Option(help="Which of the run's seeds; by default the first.")]
 Widths = Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
+Length = Annotated[int | None, typer.Option(help="Of texts: characters in a window; by default 64.")]
 
 
 @app.command()
@@ -141,15 +148,37 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides initial values and the order of the data.")] = 0,
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
     steps_per_batch: Annotated[int | None, typer.Option(help="Projection steps on one batch.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps at the latest.")] = None,
-    check_every: Annotated[int | None, typer.Option(help="Steps between checks of the accuracy.")] = None,
-    patience: Annotated[int, typer.Option(help="Checks without improvement to stop after; 0: never.")] = 5,
-    learning_rate: Annotated[float | None, typer.Option(help="Of methods that have one.")] = None,
-    loss_scale: Annotated[float, typer.Option(help="Factor of the loss in its proximal operator.")] = 5.0,
-    consensus: Annotated[str, typer.Option(help="paper or exact.")] = "paper",
-    sequence_length: Annotated[int, typer.Option(help="Characters in a window of text.")] = 64,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(help="Stop after so many steps at the latest; with --resume, go on to so many."),
+    ] = None,
+    check_every: Annotated[
+        int | None, typer.Option(help="Steps between checks of the accuracy; the last is at --max-steps.")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Checks without improvement to stop after; 0: never; by default 5.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Of ep and methods that do not project; by default 0.001, and 0.0001 for fa."),
+    ] = None,
+    loss_scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Of methods that project: factor of the loss in its proximal operator; by default 5."
+        ),
+    ] = None,
+    consensus: Annotated[
+        str | None, typer.Option(help="Of dr, ap, cp and dm: paper, the default, or exact.")
+    ] = None,
+    sequence_length: Length = None,
     folder: Annotated[Path | None, typer.Option(help="Of the run; by default a new one in runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(help="Begin with the best parameters of the run in this folder.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
     devices: Annotated[
         str | None, typer.Option(help="How many devices share every batch, or all; by default 1.")
     ] = None,
@@ -195,7 +224,7 @@ def train(
             if count is not None:
                 raise InputError("--distributed uses all devices of all processes: drop --devices")
         if resume is None:
-            config = default_config(
+            config = _config(
                 data,
                 method,
                 model=model,
@@ -210,6 +239,7 @@ def train(
                 loss_scale=loss_scale,
                 consensus=consensus,
                 sequence_length=sequence_length,
+                init_from=None if init_from is None else str(init_from),
             )
             where = folder or training.new_folder(config)
         else:
@@ -218,7 +248,8 @@ def train(
                 f"--{name.replace('_', '-')}" for name in _given(context) if name not in _NO_SETTING
             ]:
                 raise InputError(
-                    f"--resume takes all settings from the run's folder: drop {', '.join(others)}"
+                    f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
+                    f"{', '.join(others)}"
                 )
     again = f"pjax train --resume {where}"
     if distributed and not guarded:
@@ -235,11 +266,14 @@ def train(
         places = placing.Devices(
             jax.device_count() if count == "all" else count, shard_parameters=shard_parameters
         )
-        with _training_bar() if places.first else contextlib.nullcontext(lambda *_: None) as show:
+        shown = places.first and not quiet and not as_json
+        with _training_bar() if shown else contextlib.nullcontext(lambda *_: None) as show:
             run = training.train(
                 config,
                 where,
                 resume=resume is not None,
+                max_steps=None if resume is None else max_steps,
+                patience=None if resume is None else patience,
                 devices=places,
                 progress=lambda p: show("", p),
             )
@@ -247,12 +281,27 @@ def train(
         return
     with _messages():
         plot = plots.plot_run(where)
+        if as_json:
+            typer.echo(json.dumps(_as_json(run) | {"plot": str(plot)}))
+        if quiet or as_json:
+            return
         _print_results([run])
         console.print(f"plot:   {escape(str(plot))}\nfolder: {escape(str(where))}", soft_wrap=True)
 
 
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
-_NO_SETTING = ("resume", "devices", "shard_parameters", "distributed", "guarded", *_CLUSTER)
+_NO_SETTING = (
+    "resume",
+    "quiet",
+    "as_json",
+    "max_steps",
+    "patience",
+    "devices",
+    "shard_parameters",
+    "distributed",
+    "guarded",
+    *_CLUSTER,
+)
 
 
 def _count(devices: str | None) -> Any:
@@ -270,28 +319,38 @@ def _given(context: typer.Context) -> list[str]:
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def default_config(
-    data: str, method: str, *, model: str | None = None, widths: str | None = None, **settings: Any
-) -> Config:
-    """A configuration with what suits the data where something is left open.
+def _config(data: str, method: str, *, widths: str | None = None, **settings: Any) -> Config:
+    """A configuration from what the command line gives; the rest is left open."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if widths is not None:
+        given["widths"], given["skip"], given["levels"] = parse_widths(widths)
+    return Config(data=data, method=method, **given)
 
-    >>> config = default_config("mnist", "dr")
-    >>> config.model, config.widths, config.batch_size
-    ('mlp', (128,), 256)
+
+class _Left(rich.progress.ProgressColumn):
+    """How long a run still takes at most, or took."""
+
+    def render(self, task: rich.progress.Task) -> Text:
+        if task.finished:
+            return Text(f"took {_clock(task.finished_time)}")
+        return Text(f"{_clock(task.time_remaining)} left", style="cyan")
+
+
+def _clock(seconds: float | None) -> str:
+    """Seconds as a clock shows them.
+
+    >>> _clock(75), _clock(3700), _clock(None)
+    ('1:15', '1:01:40', '-:--')
     """
-    methods.check_name("data", data, datasets.names())
-    methods.split(method)  # checks it
-    model = model or ("rnn" if data == "shakespeare" else "mlp")
-    sizes = {"cnn": "4x16+skip", "rnn": "1x256", "digits": "1x64", "mnist": "1x128"}
-    parsed, skip, levels = parse_widths(widths or sizes.get(model) or sizes.get(data) or "1x256")
-    settings = {k: v for k, v in settings.items() if v is not None}
-    settings.setdefault("batch_size", {"digits": 128, "shakespeare": 32}.get(data, 256))
-    if "check_every" not in settings:
-        steps = settings.get("steps_per_batch", methods.default_steps(method))
-        about = 1000 if data != "digits" else 500 if steps > 1 else 100
-        settings["check_every"] = max(about // max(steps, 1), 1) * steps
-    settings.setdefault("max_steps", 40 * settings["check_every"])
-    return Config(data=data, model=model, widths=parsed, skip=skip, levels=levels, method=method, **settings)
+    if seconds is None or not math.isfinite(seconds):
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+_BAR = 12
+"""Characters of the bar itself."""
 
 
 @contextlib.contextmanager
@@ -302,26 +361,41 @@ def _training_bar() -> Iterator[Any]:
         return
     columns = (
         rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(bar_width=24),
-        rich.progress.TextColumn("{task.completed:,.0f}/{task.total:,} steps"),
+        rich.progress.BarColumn(bar_width=_BAR),
+        rich.progress.TextColumn("{task.completed:,.0f}/{task.total:,}"),
         rich.progress.TextColumn("{task.fields[state]}"),
-        rich.progress.TimeElapsedColumn(),
+        _Left(),
     )
     with rich.progress.Progress(*columns, console=console) as bar:
         tasks: dict[str, rich.progress.TaskID] = {}
-        accuracy: dict[str, str] = {}
+        accuracies: dict[str, list[str]] = {}
 
         def show(name: str, p: Progress) -> None:
+            room = console.width // 3
+            title = name if len(name) <= room else f"…{name[1 - room :]}"
             if name not in tasks:
-                tasks[name] = bar.add_task(escape(name), total=p.max_steps, state="")
+                tasks[name] = bar.add_task(escape(title), total=p.max_steps, state="")
             if not math.isnan(p.test):
-                accuracy[name] = f"validation {p.validation:.1f} % test {p.test:.1f} %"
-            parts = [p.message] if p.message else [f"loss {p.loss:.3f}", accuracy.get(name, "")]
+                accuracies[name] = [f"test {p.test:.1f} %", f"validation {p.validation:.1f} %"]
+            parts = [p.message] if p.message else [f"loss {p.loss:.3f}", *accuracies.get(name, [])]
             if not math.isnan(p.ms_per_step):
                 parts.append(f"{p.ms_per_step:.3g} ms/step")
-            bar.update(tasks[name], completed=p.step, state=" ".join(filter(None, parts)))
+            others = len(title) + 1 + _BAR + 1 + 2 * len(f"{p.max_steps:,}") + 2 + len(" 00:00:00 left")
+            state = escape(_fitting(parts, console.width - others))
+            bar.update(tasks[name], completed=p.step, total=p.max_steps, state=state)
 
         yield show
+
+
+def _fitting(parts: list[str], width: int) -> str:
+    """As many of the first parts as fit.
+
+    >>> _fitting(["loss 0.1", "test 90 %", "2 ms/step"], 20)
+    'loss 0.1 test 90 %'
+    """
+    while len(parts) > 1 and len(" ".join(parts)) > width:
+        parts = parts[:-1]
+    return " ".join(parts)
 
 
 class _Lines:
@@ -338,9 +412,10 @@ class _Lines:
             return
         self.last[name] = now
         title = f"{name}: " if name else ""
+        left = (p.max_steps - p.step) * p.ms_per_step / 1000
         console.print(
             f"{title}step {p.step:,.0f}  loss {p.loss:.4f}  validation {p.validation:.2f} %  "
-            f"test {p.test:.2f} %  {p.ms_per_step:.3g} ms/step",
+            f"test {p.test:.2f} %  {p.ms_per_step:.3g} ms/step  {_clock(left)} left",
             soft_wrap=True,
         )
 
@@ -363,6 +438,83 @@ def _print_results(runs: list[Run]) -> None:
     console.print(
         "test, train: of the parameters with the best validation accuracy; steps, seconds: to 99 % of it"
     )
+
+
+# --- What runs came to ---
+
+
+def _as_json(run: Run) -> dict[str, Any]:
+    return {
+        "folder": str(run.folder),
+        "config": dict(run.config),
+        "last_step": run.checks[-1].step if run.checks else 0,
+        "finished": run.finished,
+        "results": [result.as_json() for result in run.results],
+    }
+
+
+@app.command("list")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look, with all that is below it.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Show the runs in a folder, with their results."""
+    with _messages():
+        runs = read_runs(folder)
+        if as_json:
+            typer.echo(json.dumps([_as_json(run) for run in runs]))
+            return
+        table = Table(box=None)
+        table.add_column("folder", overflow="fold")
+        for title in ("method", "seeds", "steps", "test %", "ended"):
+            table.add_column(title)
+        for run in runs:
+            table.add_row(
+                escape(str(run.folder)),
+                methods.label(run.method),
+                ", ".join(map(str, run.seeds)),
+                f"{run.checks[-1].step:,}" if run.checks else "0",
+                "" if run.test is None else f"{run.test.mean:.2f}",
+                ", ".join(sorted({result.stopped for result in run.results})) or "not yet",
+            )
+        console.print(table)
+
+
+@app.command("eval")
+def evaluate(
+    run: RunFolder,
+    data: Annotated[
+        Path | None, typer.Option(help="A file .npz with x and y; by default the run's own data set.")
+    ] = None,
+    seed: RunSeed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the accuracy of a run's best parameters."""
+    from pjax.experiments import evaluate as evaluating
+
+    with _messages():
+        found = evaluating.evaluate(run, data, seed=seed)
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        for name, accuracy in found.items():
+            console.print(f"{escape(name)}: {accuracy:.2f} %", soft_wrap=True)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    data: Annotated[Path, typer.Option(help="Inputs: a file .npy, or .npz with x.")],
+    out: Annotated[Path, typer.Option(help="Where to write: .npy, classes; .csv, with scores.")],
+    seed: RunSeed = None,
+) -> None:
+    """Write what a run's best parameters predict for inputs."""
+    from pjax.experiments import evaluate as evaluating
+
+    with _messages():
+        evaluating.check_out(out)
+        scores = evaluating.predict(run, data, seed=seed)
+        console.print(escape(str(evaluating.write_predictions(scores, out))), soft_wrap=True)
 
 
 # --- compare ---
@@ -451,7 +603,7 @@ def profile(
     widths: Widths = None,
     method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ep",
     batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
-    sequence_length: Annotated[int, typer.Option(help="Characters in a window of text.")] = 64,
+    sequence_length: Length = None,
 ) -> None:
     """Show where the time of a step goes, node by node. For functions of your own: pjax.profile."""
     import jax
@@ -460,7 +612,7 @@ def profile(
     from pjax.experiments.loop import Loop
 
     with _messages():
-        config = default_config(
+        config = _config(
             data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
         )
         loop = Loop(config)
@@ -476,7 +628,6 @@ def profile(
 
 Data = Annotated[str, typer.Option(help=f"Data set, for its shapes: {', '.join(datasets.names())}.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
-Length = Annotated[int, typer.Option(min=1, help="Characters in a window of text.")]
 
 
 @app.command()
@@ -486,7 +637,7 @@ def graph(
     widths: Widths = None,
     method: Annotated[str, typer.Option(help="Whose sets to show: dr, ap, dm have two; cp, ep.")] = "ap",
     batch_size: BatchSize = 32,
-    sequence_length: Length = 64,
+    sequence_length: Length = None,
     fold: Annotated[bool, typer.Option(help="Equal nodes as one box.")] = True,
     direction: Annotated[str, typer.Option(help="Where arrows run: right or down.")] = "right",
     out: Annotated[
@@ -503,7 +654,7 @@ def graph(
 
     with _messages():
         methods.check_name("--print", text, ("mermaid", "dot"))
-        config = default_config(
+        config = _config(
             data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
         )
         drawing = pjax.draw(*structure.example(config), fold=fold, direction=direction)  # type: ignore[arg-type]
@@ -520,7 +671,7 @@ def summary(
     widths: Widths = None,
     method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ap",
     batch_size: BatchSize = 32,
-    sequence_length: Length = 64,
+    sequence_length: Length = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a table in Markdown.")] = False,
 ) -> None:
     """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
@@ -528,7 +679,7 @@ def summary(
     from pjax.experiments import structure
 
     with _messages():
-        config = default_config(
+        config = _config(
             data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
         )
         found = pjax.summary(*structure.example(config))

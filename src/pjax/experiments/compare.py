@@ -67,13 +67,13 @@ class Preset:
                     skip=skip,
                     levels=levels,
                     method=method,
-                    **(usual | given),
+                    **({"batch_size": 256} | usual | given),
                 )
 
     def _table(self, method: str, quick: bool, given: dict[str, Any]) -> dict[str, Any]:
         """Settings of a run to convergence, as in the paper."""
         if not quick:
-            return {"seeds": SEEDS, "max_steps": MAX_STEPS} | self.settings
+            return {"seeds": SEEDS, "max_steps": MAX_STEPS, "check_every": 1000} | self.settings
         steps = self.quick["projection_steps" if methods.projects(method) else "steps"]
         steps = given.get("max_steps", steps)
         return self._small() | {"max_steps": steps, "check_every": divisor(steps, QUICK_CHECKS)}

@@ -16,76 +16,96 @@ from pjax.experiments.results import architecture, read_object
 MODELS = ("mlp", "cnn", "rnn")
 
 
+OPEN: Any = None
+"""A setting that is filled in with what suits the data and the method."""
+_WIDTHS = {"cnn": (16,) * 4, "rnn": (256,), "digits": (64,), "mnist": (128,)}
+_BATCHES = {"digits": 128, "shakespeare": 32}
+_CHECKS = 40
+"""How many checks a run has, where nothing is said."""
+_NO_SKIP = ("fa", "ff-sgd", "ff-adam")
+"""Methods that are not defined for recurrent networks and skip connections, nor for rounding."""
+_POSITIVE = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length", "evaluated")
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A run.
+    """A run. Settings that are left open are filled in with what suits the data and the method.
 
     Args:
         data: name of a data set, see `pjax.experiments.data.names`.
-        model: ``"mlp"``, ``"cnn"`` or ``"rnn"``.
-        widths: features of each hidden layer.
+        model: ``"mlp"``, ``"cnn"`` or ``"rnn"``; by default what suits the data.
+        widths: features of each hidden layer; by default one layer of 64 to 256, or four of 16 with a skip
+            for ``"cnn"``.
         skip: whether the last linear map sees all hidden layers.
         levels: 0, or to how many levels all weights and hidden activations are rounded; for ``"mlp"``.
         method: one of `pjax.experiments.methods.LABELS`, perhaps with options.
         seeds: one run for each; a seed decides the initial parameters, the order of the data, and all else
             that is random.
-        batch_size: samples in a batch.
+        batch_size: samples in a batch; by default 256, 128 for the digits, 32 for texts.
         steps_per_batch: projection steps on one batch, each of which counts as a step; by default 50, and 1
             for ``"ep"``. Methods that do not project always make one.
-        max_steps: after how many steps to stop at the latest.
-        check_every: steps between two checks of the accuracy.
+        max_steps: after how many steps to stop at the latest; by default as many as 40 checks need.
+        check_every: steps between two checks of the accuracy; the last one is at ``max_steps``, whatever this
+            is. By default about 1000, fewer for the digits, and never more than ``max_steps``.
         patience: checks without a better validation accuracy after which to stop; 0 for never.
         learning_rate: of methods that have one; by default the paper's.
-        loss_scale: factor λ of the loss in its proximal operator.
-        consensus: of the projection methods, ``"paper"`` or ``"exact"``.
+        loss_scale: of methods that project, the factor λ of the loss in its proximal operator; by default 5.
+        consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
         init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
-        sequence_length: characters in a window of text.
+        sequence_length: of texts, the characters in a window; by default 64.
+        init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
+            default new ones.
         evaluated: on how many samples of each part of the data accuracies are measured; by default on all.
         quick: whether this is the small version of an experiment; only noted.
         study: the study that the run is part of; only noted.
+
+    >>> config = Config(data="mnist", method="dr", max_steps=100)
+    >>> config.model, config.widths, config.batch_size, config.steps_per_batch, config.check_every
+    ('mlp', (128,), 256, 50, 100)
     """
 
     data: str = "digits"
-    model: str = "mlp"
-    widths: tuple[int, ...] = (64,)
-    skip: bool = False
+    model: str = OPEN
+    widths: tuple[int, ...] = OPEN
+    skip: bool = OPEN
     levels: int = 0
-    method: str = "dr"
+    method: str = "ep"
     seeds: tuple[int, ...] = (0,)
-    batch_size: int = 256
-    steps_per_batch: int | None = None
-    max_steps: int = 20_000
-    check_every: int = 1000
+    batch_size: int = OPEN
+    steps_per_batch: int = OPEN
+    max_steps: int = OPEN
+    check_every: int = OPEN
     patience: int = 5
     learning_rate: float | None = None
-    loss_scale: float = 5.0
-    consensus: str = "paper"
+    loss_scale: float | None = None
+    consensus: str | None = None
     init_scale: float = models.SCALE
-    sequence_length: int = 64
+    sequence_length: int | None = None
+    init_from: str = ""
     evaluated: int | None = None
     quick: bool = False
     study: str = ""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            self._check_type(field.name, field.type)
+            if getattr(self, field.name) is not field.default:
+                self._check_type(field.name, field.type)
         base, options = methods.split(self.method)
-        if self.steps_per_batch is None or not methods.projects(self.method) or "steps" in options:
-            object.__setattr__(self, "steps_per_batch", methods.default_steps(self.method))
         methods.check_name("data", self.data, data.names())
-        methods.check_name("model", self.model, MODELS)
-        methods.check_name("consensus", self.consensus, ("paper", "exact"))
-        for name in ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length"):
+        for name in _POSITIVE:
             _at_least(name, getattr(self, name), 1)
         _at_least("patience", self.patience, 0)
+        self._check_applies()
+        self._fill()
+        methods.check_name("model", self.model, MODELS)
+        if self.consensus is not None:
+            methods.check_name("consensus", self.consensus, ("paper", "exact"))
         groups = options.get("groups", 1)
         if self.batch_size % groups:
             near = max(self.batch_size // groups, 1) * groups
             raise InputError(
                 f"batch_size must be a multiple of the {groups} groups, got {self.batch_size}: take {near}"
             )
-        if self.evaluated is not None:
-            _at_least("evaluated", self.evaluated, 1)
         for name in ("widths", "seeds"):
             if not getattr(self, name):
                 raise InputError(f"{name} must hold at least one number, got none")
@@ -105,12 +125,12 @@ class Config:
                 f"the model {self.model} does not take the data {self.data}: rnn goes with shakespeare, mlp "
                 "and cnn with the others"
             )
-        if self.levels and (self.model != "mlp" or self.levels < 2 or base in ("fa", "ff-sgd", "ff-adam")):
+        if self.levels and (self.model != "mlp" or self.levels < 2 or base in _NO_SKIP):
             raise InputError(
                 f"levels must be 0, or at least 2 for the model mlp with projections, sgd or adam; got "
                 f"{self.levels} with {self.model} and {methods.LABELS[base]}"
             )
-        if base in ("fa", "ff-sgd", "ff-adam") and (self.skip or self.model == "rnn"):
+        if base in _NO_SKIP and (self.skip or self.model == "rnn"):
             raise InputError(
                 f"{methods.LABELS[base]} is not defined for recurrent networks and skip connections; "
                 "use sgd, adam or a projection method"
@@ -118,15 +138,61 @@ class Config:
         if self.method == "fa" and self.model != "mlp":
             raise InputError(f"FA is for the model mlp, got {self.model}")
         for name in ("max_steps", "check_every"):
-            if getattr(self, name) % self.steps_per_batch:
+            value, steps = getattr(self, name), self.steps_per_batch
+            if value % steps:
+                near = max(value // steps, 1) * steps
                 raise InputError(
-                    f"{name} must be a multiple of the {self.steps_per_batch} steps on one batch, got "
-                    f"{getattr(self, name)}"
+                    f"{name} must be a multiple of the {steps} steps on one batch, got {value}: take {near}"
                 )
-        if self.max_steps % self.check_every:
+
+    def _check_applies(self) -> None:
+        """Refuse settings that the method, or the data, would not look at."""
+        used = methods.settings(self.method)
+        for name in methods.SETTINGS:
+            value = getattr(self, name)
+            if value is None or (name in used and used[name] in (None, value)):
+                continue
+            if name in used:
+                raise InputError(f"{name} is {used[name]} for the method {self.method}; got {value}: drop it")
+            base = self.method.partition(":")[0]
+            own = methods.options(base)
+            more = f"; its own, as in {base}:{own[0]}=…, are {', '.join(own)}" if own else ""
             raise InputError(
-                f"max_steps must be a multiple of check_every, {self.check_every}, got {self.max_steps}"
+                f"{name} does not apply to the method {self.method}. Of these settings it takes "
+                f"{', '.join(key for key, fixed in used.items() if fixed is None) or 'none'}{more}"
             )
+        if self.sequence_length is not None and self.data != "shakespeare":
+            raise InputError(f"sequence_length is for texts, such as shakespeare; {self.data} has none")
+
+    def _fill(self) -> None:
+        """Put values where something was left open."""
+        self._default("model", "rnn" if self.data == "shakespeare" else "mlp")
+        whole = self.widths is None and self.method not in _NO_SKIP
+        self._default("skip", whole and self.model == "cnn")
+        self._default("widths", _WIDTHS.get(self.model) or _WIDTHS.get(self.data) or (256,))
+        self._default("batch_size", _BATCHES.get(self.data, 256))
+        for name, fixed in methods.settings(self.method).items():
+            self._default(name, methods.default(self.method, name) if fixed is None else fixed)
+        if self.data == "shakespeare":
+            self._default("sequence_length", 64)
+        steps = self.steps_per_batch
+        about = 1000 if self.data != "digits" else 500 if steps > 1 else 100
+        every = max(about // steps, 1) * steps
+        self._default("check_every", every if self.max_steps is None else min(every, self.max_steps))
+        self._default("max_steps", _CHECKS * self.check_every)
+
+    def _default(self, name: str, value: Any) -> None:
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+    def next_check(self, step: int) -> int:
+        """The step of the first check after a step.
+
+        >>> config = Config(method="adam", max_steps=250, check_every=100)
+        >>> [config.next_check(step) for step in (0, 100, 200)]
+        [100, 200, 250]
+        """
+        return min((step // self.check_every + 1) * self.check_every, self.max_steps)
 
     def _check_type(self, name: str, annotation: Any) -> None:
         value = getattr(self, name)
@@ -143,20 +209,14 @@ class Config:
 
     def made_method(self) -> methods.Method:
         """The method, with its settings."""
-        return methods.make(
-            self.method,
-            learning_rate=self.learning_rate,
-            steps_per_batch=self.steps_per_batch,
-            loss_scale=self.loss_scale,
-            consensus=self.consensus,
-        )
+        return methods.make(self.method, **{name: getattr(self, name) for name in methods.SETTINGS})
 
     @property
     def name(self) -> str:
         """What the run's folder is called by default.
 
         >>> Config(data="mnist", widths=(128,) * 4, skip=True).name
-        'mnist-mlp-4x128+skip-dr'
+        'mnist-mlp-4x128+skip-ep'
         """
         return f"{self.data}-{self.model}-{self.run_name}"
 
@@ -165,7 +225,7 @@ class Config:
         """What the run's folder is called in a comparison.
 
         >>> Config(data="mnist", levels=4, method="ap:metric=balanced:steps=10").run_name
-        '1x64+q4-ap_metric=balanced_steps=10'
+        '1x128+q4-ap_metric=balanced_steps=10'
         """
         return f"{self.architecture}-{self.method.replace(':', '_')}"
 
@@ -175,27 +235,36 @@ class Config:
         return architecture(self.widths, self.skip, self.levels)
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON knows it.
+        """As JSON knows it, without what does not apply.
 
         >>> Config.from_json(Config().as_json()) == Config()
         True
         """
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+        values = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str = "the configuration") -> "Config":
-        """Back from `as_json`; unknown names are refused."""
+        """Back from `as_json`; unknown names are refused.
+
+        What the method or the data do not look at is left out: files of earlier versions have it, and it did
+        nothing.
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise InputError(f"{where}: there is no setting {name!r}.{hint}")
-        return cls(**values)
+        used = methods.settings(values.get("method", cls.method))
+        left_out = {name for name in methods.SETTINGS if name not in used or used[name] is not None}
+        if values.get("data") != "shakespeare":
+            left_out.add("sequence_length")
+        return cls(**{name: value for name, value in values.items() if name not in left_out})
 
     def differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
         """The settings in which two runs differ, with both values."""
-        mine, theirs = self.as_json(), other.as_json()
+        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
         return {k: (mine[k], theirs[k]) for k in mine if mine[k] != theirs[k]}
 
 
@@ -237,6 +306,6 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, int | float) if kind is float else isinstance(value, kind)
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
+def _at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
         raise InputError(f"{name} must be at least {least}, got {value}")

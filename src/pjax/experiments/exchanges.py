@@ -23,7 +23,6 @@ def per_batch(config: Config) -> Fraction:
     >>> per_batch(Config(method="adam:groups=8:sync_every=100"))
     Fraction(1, 100)
     """
-    assert config.steps_per_batch is not None
     return Fraction(config.steps_per_batch, methods.split(config.method)[1].get("sync_every", 1))
 
 

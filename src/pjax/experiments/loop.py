@@ -69,10 +69,10 @@ class Loop:
         self.together = (not cpu and len(config.seeds) > 1) if together is None else together
         # XLA on CPU is slow at convolutions inside a loop, so backpropagation gets one call per batch there.
         self.scanned = not (cpu and config.model == "cnn" and self.method.steps_per_batch == 1)
-        self.batches_per_check = config.check_every // self.method.steps_per_batch
-        pieces = PIECES if config.check_every >= FEW else 1
-        self.batches_per_call = divisor(self.batches_per_check, pieces) if self.scanned else 1
-        self._programs: dict[bool, Any] = {}
+        first = config.next_check(0)
+        batches = first // self.method.steps_per_batch
+        self.batches_per_call = divisor(batches, PIECES if first >= FEW else 1) if self.scanned else 1
+        self._programs: dict[tuple[bool, int], Any] = {}
         self.shapes, self._one = self._shapes((len(config.seeds),)), self._shapes(())
         """Shapes and types of the state of all seeds, and of that of one, and where their arrays lie."""
         self._train_data = self.devices.copied((self.dataset.x_train, self.dataset.y_train))
@@ -84,6 +84,20 @@ class Loop:
         start = jax.jit(self._start, out_shardings=_where(self._one))
         states = [start(np.uint32(seed)) for seed in self.config.seeds]
         return jax.jit(_stacked, out_shardings=_where(self.shapes))(states)
+
+    def started_from(self, state: State, params: list[dict[str, Any]], where: str) -> State:
+        """A state with other parameters, of each seed, from a folder of another run."""
+        expected = self.params(self._one)
+        for name in sorted({*expected, *params[0]}):
+            shapes = [tuple(one[name].shape) if name in one else None for one in (params[0], expected)]
+            if shapes[0] != shapes[1]:
+                raise InputError(
+                    f"{where}: has another network: its {name} is {shapes[0] or 'missing'}, that of this run "
+                    f"{shapes[1] or 'missing'}"
+                )
+        stacked = {name: np.stack([one[name] for one in params]) for name in expected}
+        replaced = jax.jit(jax.vmap(self.method.with_params), out_shardings=_where(self.shapes["method"]))
+        return {**state, "method": replaced(state["method"], stacked)}
 
     def _shapes(self, seeds: tuple[int, ...]) -> State:
         shapes = jax.tree.map(
@@ -124,24 +138,24 @@ class Loop:
         losses: dict[int, list[Any]] = {i: [] for i in active}
         if self.together:
             for first, rows in self._calls(batch, list(range(len(self.config.seeds)))):
-                state, loss = self._compiled(True)(state, self._divided(rows), first, *self._train_data)
+                compiled = self._compiled(True, rows.shape[1])
+                state, loss = compiled(state, self._divided(rows), first, *self._train_data)
                 loss = np.asarray(loss)
                 for i in active:
-                    losses[i].append(loss[i])
-                on_call(self._call_steps, float(np.mean(loss[active])))
+                    losses[i] += [loss[i]] * rows.shape[1]
+                on_call(self._steps(rows), float(np.mean(loss[active])))
             return state, _means(losses), math.nan
         seconds = []
         for i in active:
             one = self._taken(state, i)
             used = 0.0
-            compiled = self._compiled(False)
             for first, rows in self._calls(batch, [i]):
-                rows = self._divided(rows[0])
+                compiled, mine = self._compiled(False, rows.shape[1]), self._divided(rows[0])
                 begin = time.perf_counter()
-                one, loss = jax.block_until_ready(compiled(one, rows, first, *self._train_data))
+                one, loss = jax.block_until_ready(compiled(one, mine, first, *self._train_data))
                 used += time.perf_counter() - begin
-                losses[i].append(float(loss))
-                on_call(self._call_steps / len(active), float(loss))
+                losses[i] += [float(loss)] * rows.shape[1]
+                on_call(self._steps(rows) / len(active), float(loss))
             state = self._replaced(state, one, i)
             seconds.append(used)
         return state, _means(losses), float(np.mean(seconds))
@@ -149,47 +163,47 @@ class Loop:
     def milliseconds(self, state: State, repeats: int = 5) -> float:
         """Milliseconds per step of one run alone: the median over a few calls."""
         one = self._taken(state, 0)
-        compiled = self._compiled(False)
         used = []
         for _, (first, rows) in zip(range(repeats + 1), self._calls(0, [0]), strict=False):
-            rows = self._divided(rows[0])
-            jax.block_until_ready(rows)
+            compiled, mine = self._compiled(False, rows.shape[1]), self._divided(rows[0])
+            jax.block_until_ready(mine)
             begin = time.perf_counter()
-            one, _ = jax.block_until_ready(compiled(one, rows, first, *self._train_data))
-            used.append(time.perf_counter() - begin)
-        return 1000 * float(np.median(used[1:] or used)) / self._call_steps
+            one, _ = jax.block_until_ready(compiled(one, mine, first, *self._train_data))
+            used.append((time.perf_counter() - begin) / self._steps(rows))
+        return 1000 * float(np.median(used[1:] or used))
 
-    @property
-    def _call_steps(self) -> int:
-        return self.batches_per_call * self.method.steps_per_batch
+    def _steps(self, rows: np.ndarray) -> int:
+        """How many steps are made in a call with these rows."""
+        return int(rows.shape[1]) * self.method.steps_per_batch
+
+    def batches_until_check(self, batch: int) -> int:
+        """How many batches come between a batch and the next check."""
+        per_batch = self.method.steps_per_batch
+        return self.config.next_check(batch * per_batch) // per_batch - batch
 
     def _calls(self, batch: int, seeds: list[int]) -> Any:
-        """The number of the first batch and the rows, of shape (seeds, batches, batch size), of each call."""
-        chosen = [
-            data.batches(
-                self.config.seeds[i],
-                batch,
-                self.batches_per_check,
-                len(self.dataset.x_train),
-                self.config.batch_size,
-            )
-            for i in seeds
-        ]
-        rows = np.stack(chosen)
-        for k in range(0, self.batches_per_check, self.batches_per_call):
+        """The number of the first batch and the rows, of shape (seeds, batches, batch size), of each call.
+
+        The last call may have fewer batches than the others.
+        """
+        count = self.batches_until_check(batch)
+        samples, size = len(self.dataset.x_train), self.config.batch_size
+        rows = np.stack([data.batches(self.config.seeds[i], batch, count, samples, size) for i in seeds])
+        for k in range(0, count, self.batches_per_call):
             yield np.int32(batch + k), rows[:, k : k + self.batches_per_call]
 
-    def _compiled(self, together: bool) -> Any:
-        """One call's program. Compiled ahead, so that no time is measured with it."""
-        if together not in self._programs:
-            self._programs[together] = self._compile(together)
-        return self._programs[together]
+    def _compiled(self, together: bool, batches: int | None = None) -> Any:
+        """The program of a call with so many batches. Compiled ahead, so that no time is measured with it."""
+        key = together, batches or self.batches_per_call
+        if key not in self._programs:
+            self._programs[key] = self._compile(*key)
+        return self._programs[key]
 
-    def _compile(self, together: bool) -> Any:
+    def _compile(self, together: bool, batches: int) -> Any:
         function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
         seeds = (len(self.config.seeds),) if together else ()
         state = self.shapes if together else self._one
-        shape = (*seeds, self.batches_per_call, self.config.batch_size)
+        shape = (*seeds, batches, self.config.batch_size)
         rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=self.devices.over(len(shape) - 1))
         first = jax.ShapeDtypeStruct((), np.int32)
         where = (_where(state), self.devices.everywhere)
@@ -208,13 +222,13 @@ class Loop:
         def batch(state: State, item: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
             number, rows = item
             key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), number)
-            inner, loss = self.method.update(self.model, state["method"], self._see(x[rows]), y[rows], key)
+            inner, loss = self.method.update(self.model, state["method"], self.see(x[rows]), y[rows], key)
             state = {"method": inner, "key": state["key"]}
             if self.devices.shard_parameters:  # else the compiler may gather them once for all batches
                 state = jax.lax.with_sharding_constraint(state, _where(self._one))
             return state, loss
 
-        if self.batches_per_call == 1:
+        if len(rows) == 1:
             return batch(state, (first, rows[0]))
         state, losses = jax.lax.scan(batch, state, (first + jnp.arange(len(rows)), rows))
         return state, jnp.mean(losses)
@@ -222,9 +236,9 @@ class Loop:
     def batch(self) -> tuple[jax.Array, jax.Array]:
         """The first training samples, as the network sees them, and their labels."""
         x, y = (a[: self.config.batch_size] for a in self._train_data)
-        return self._see(x), y
+        return self.see(x), y
 
-    def _see(self, x: jax.Array) -> jax.Array:
+    def see(self, x: jax.Array) -> jax.Array:
         """What the network sees of stored inputs."""
         return self.dataset.normalise(x).reshape(len(x), *self.shape)
 
@@ -272,7 +286,7 @@ class Loop:
     @functools.cached_property
     def _count_right(self) -> Any:
         def one(params: Any, x: jax.Array, y: jax.Array, counts: jax.Array) -> jax.Array:
-            found = jnp.argmax(self.method.scores(self.model, params, self._see(x)), axis=-1)
+            found = jnp.argmax(self.method.scores(self.model, params, self.see(x)), axis=-1)
             return jnp.sum((found == y) & counts.reshape(-1, *(1,) * (y.ndim - 1)))
 
         whole = self.devices.everywhere
@@ -288,7 +302,7 @@ class Loop:
 
 
 def _load(config: Config) -> data.Dataset:
-    dataset = data.load(config.data, sequence_length=config.sequence_length)
+    dataset = data.load(config.data, sequence_length=config.sequence_length or 1)
     if len(dataset.x_train) < config.batch_size:
         raise InputError(
             f"batch_size must be at most {len(dataset.x_train)}, the number of training samples of "

@@ -45,6 +45,10 @@ class Method(abc.ABC):
         found: Params = state["params"]
         return found
 
+    def with_params(self, state: State, params: Params) -> State:
+        """A state with other parameters of the network."""
+        return {**state, "params": params}
+
     @abc.abstractmethod
     def update(
         self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
@@ -266,28 +270,27 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
     """
     base, *parts = name.split(":")
     check_name("method", base, LABELS)
-    options: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     for part in parts:
         key, _, value = part.partition("=")
-        allowed = OPTIONS.get(base.removesuffix("-fp"), ())
-        if not allowed:
+        if not (allowed := options(base)):
             raise InputError(f"the method {base} has no options, got {part!r}")
         check_name(f"an option of {base}", key, allowed)
         try:
-            options[key] = _NUMBERS.get(key, str)(value)
+            chosen[key] = _NUMBERS.get(key, str)(value)
         except ValueError:
             raise InputError(f"{name}: {key} must be a number, got {value!r}") from None
     for key, known in (("precision", PRECISIONS), ("outer", ("sgd", "adam"))):
-        if key in options:
-            check_name(key, options[key], known)
+        if key in chosen:
+            check_name(key, chosen[key], known)
     for key in ("groups", "steps", "sync_every"):
-        if options.get(key, 1) < 1:
-            raise InputError(f"{name}: {key} must be at least 1, got {options[key]}")
-    if options.get("sync_every", 1) > 1 and options.get("groups", 1) == 1:
+        if chosen.get(key, 1) < 1:
+            raise InputError(f"{name}: {key} must be at least 1, got {chosen[key]}")
+    if chosen.get("sync_every", 1) > 1 and chosen.get("groups", 1) == 1:
         raise InputError(
             f"{name}: sync_every is how often groups exchange, and there is only one: give groups, too"
         )
-    return base, options
+    return base, chosen
 
 
 def projects(name: str) -> bool:
@@ -297,6 +300,43 @@ def projects(name: str) -> bool:
     (True, False)
     """
     return name.partition(":")[0].partition("-")[0] in SOLVERS
+
+
+SETTINGS = ("learning_rate", "steps_per_batch", "loss_scale", "consensus")
+"""Settings of a run that only some methods look at."""
+
+
+def options(base: str) -> tuple[str, ...]:
+    """What may follow the name of a method.
+
+    >>> options("adam"), options("fa")
+    (('groups', 'precision', 'sync_every'), ())
+    """
+    return OPTIONS.get(base.removesuffix("-fp"), ())
+
+
+def settings(name: str) -> dict[str, Any]:
+    """Those of `SETTINGS` that a method looks at, each with the value that its options give it, or None.
+
+    >>> settings("ap:loss_scale=1")
+    {'steps_per_batch': None, 'loss_scale': 1.0, 'consensus': None}
+    """
+    base, chosen = split(name)
+    found: dict[str, Any] = {"steps_per_batch": chosen.get("steps") if projects(name) else 1}
+    if not projects(name) or base == "ep" or "outer" in chosen:
+        found["learning_rate"] = None
+    if projects(name):
+        found["loss_scale"] = chosen.get("loss_scale")
+        if base != "ep":
+            found["consensus"] = None
+    return found
+
+
+def default(name: str, setting: str) -> Any:
+    """The value of one of `SETTINGS` where nothing is said, for a method that looks at it."""
+    rate = 1e-4 if name == "fa" else 1e-3
+    known = {"learning_rate": rate, "loss_scale": 5.0, "consensus": "paper"}
+    return default_steps(name) if setting == "steps_per_batch" else known[setting]
 
 
 def label(name: str) -> str:
@@ -333,8 +373,8 @@ def make(
     *,
     learning_rate: float | None = None,
     steps_per_batch: int | None = None,
-    loss_scale: float = 5.0,
-    consensus: Any = "paper",
+    loss_scale: float | None = None,
+    consensus: Any = None,
 ) -> Method:
     """A method by name, one of `LABELS`, with `OPTIONS`.
 
@@ -342,15 +382,25 @@ def make(
         name: such as ``"dr"``, ``"ff-adam"`` or ``"ap:metric=balanced"``.
         learning_rate: for methods that have one; by default 1e-3, and 1e-4 for ``"fa"``, as in the paper.
         steps_per_batch: projection steps on one batch; by default see `default_steps`.
-        loss_scale: the factor λ of the loss in its proximal operator.
+        loss_scale: the factor λ of the loss in its proximal operator; by default 5.
         consensus: of the projection methods, see `pjax.optim.Solver`.
     """
-    full, options = split(name)
-    rate: dict[str, Any] = {} if learning_rate is None else {"learning_rate": learning_rate}
-    precision = {k: options.pop(k) for k in ("precision",) if k in options}
+    full, chosen = split(name)
+    given = {
+        "learning_rate": learning_rate,
+        "steps_per_batch": steps_per_batch,
+        "loss_scale": loss_scale,
+        "consensus": consensus,
+    }
+    used = {
+        key: next(value for value in (fixed, given[key], default(name, key)) if value is not None)
+        for key, fixed in settings(name).items()
+    }
+    rate = {k: used[k] for k in ("learning_rate",) if k in used}
+    precision = {k: chosen.pop(k) for k in ("precision",) if k in chosen}
     base, _, rest = full.partition("-")
-    groups, sync_every = options.pop("groups", 1), options.pop("sync_every", 1)
-    steps = options.pop("steps", None) or (projects(name) and steps_per_batch) or default_steps(name)
+    groups, sync_every = chosen.pop("groups", 1), chosen.pop("sync_every", 1)
+    steps = used["steps_per_batch"]
     if sync_every > steps:
         from pjax.experiments.apart import Apart
 
@@ -360,21 +410,19 @@ def make(
                 f"{sync_every}"
             )
         alone = ":".join(part for part in name.split(":") if not part.startswith(("groups=", "sync_every=")))
-        one = make(
-            alone,
-            learning_rate=learning_rate,
-            steps_per_batch=steps,
-            loss_scale=loss_scale,
-            consensus=consensus,
-        )
-        return Apart(one, groups, sync_every // steps)
+        return Apart(make(alone, **given), groups, sync_every // steps)
     if base in SOLVERS:
-        loss_scale = options.pop("loss_scale", loss_scale)
-        if "outer" in options:
-            options["outer"] = transformation(options["outer"], learning_rate or 1e-3, eps=TINY)
-        options |= rate if base == "ep" else {"consensus": consensus}
-        solver = SOLVERS[base](steps_per_update=steps, groups=groups, sync_every=sync_every, **options)
-        return Projections(solver, loss_scale, "fixed_point" if rest == "fp" else "newton", **precision)
+        for key in ("steps", "loss_scale"):
+            chosen.pop(key, None)
+        if "outer" in chosen:
+            chosen["outer"] = transformation(chosen["outer"], used["learning_rate"], eps=TINY)
+        elif base == "ep":
+            chosen |= rate
+        if base != "ep":
+            chosen["consensus"] = used["consensus"]
+        solver = SOLVERS[base](steps_per_update=steps, groups=groups, sync_every=sync_every, **chosen)
+        prox = "fixed_point" if rest == "fp" else "newton"
+        return Projections(solver, used["loss_scale"], prox, **precision)
     if base == "fa":
         from pjax.experiments.feedback_alignment import FeedbackAlignment
 

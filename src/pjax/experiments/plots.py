@@ -6,6 +6,7 @@ results, a file is the same, byte for byte.
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,12 +25,14 @@ from pjax.experiments._drawing import (
     module,
     note,
     panels,
+    shade,
     styled,
     thin,
 )
 from pjax.experiments._drawing import save as save
 from pjax.experiments._words import (
     about,
+    apart,
     data_label,
     describe,
     method_label,
@@ -100,11 +103,19 @@ def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None
     names = sort_architectures({run.architecture for run in runs})
     title = title or f"test accuracy over {'training steps' if x == 'steps' else 'training time'}"
     head = f"{describe(runs)}: {title}"
-    figure, axes = panels(len(names), head, about(runs), titles=[spell(name) for name in names])
+    figure, axes = panels(
+        len(names),
+        head,
+        about(runs),
+        titles=[spell(name) for name in names],
+        labels=[f"{_label(run, runs)} 99.9" for run in runs],
+        height=max(6.4, 2.7 + 0.26 * max(Counter(run.architecture for run in runs).values())),
+    )
     _scales(axes, runs, x)
     for axis, name in zip(axes, names, strict=True):
         shown = sort_methods(run for run in runs if run.architecture == name)
-        end_labels(axis, [_curve(axis, run, x) for run in shown])
+        looks = _looks(shown)
+        end_labels(axis, [_curve(axis, run, x, looks[run.folder], _label(run, runs)) for run in shown])
     note(figure, _explanation(runs))
     return figure
 
@@ -122,7 +133,8 @@ def accuracies(runs: Sequence[Run]) -> Any:
     )
     tests = [run.test for run in runs if run.test is not None]
     low = 10 * math.floor((min(test.mean - test.std for test in tests) - 1) / 10)
-    width = max([len(method_label(run.method)) for run in runs] + [1.6 * len(spell(name)) for name in names])
+    labels = {run.folder: method_label(run.method) + apart(run, runs) for run in runs}
+    width = max([len(label) for label in labels.values()] + [1.6 * len(spell(name)) for name in names])
     share = min(width / 140 + 0.03, 0.7)  # of the figure, for the names: 140 characters would fill it
     right = 100 + 0.06 * (100 - low)
     axis.set_xlim((low - share * right) / (1 - share), right)
@@ -135,7 +147,7 @@ def accuracies(runs: Sequence[Run]) -> Any:
             assert run.test is not None
             colour = look(run.method).colour
             axis.errorbar(run.test.mean, place, xerr=run.test.std, color=colour, fmt="o", ms=8, lw=2.5)
-            axis.annotate(method_label(run.method), (low, place), **to_the_left, fontsize=12)
+            axis.annotate(labels[run.folder], (low, place), **to_the_left, fontsize=12)
             at = (run.test.mean + run.test.std, place)
             said = f"{run.test.mean:.1f}"
             axis.annotate(said, at, (9, 0), textcoords="offset points", va="center", fontsize=12)
@@ -164,7 +176,7 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
     ends = [(where[0], where[-1]) for where, _ in lines.values()]
     accuracies = np.concatenate([mean for _, mean in lines.values()])
     for axis, name in zip(axes, names, strict=True):
-        accuracy_scale(axis, accuracies)
+        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else "test accuracy (%)")
         axis.set_xscale("log")
         axis.set_xlim(min(first for first, _ in ends) / 1.3, max(last for _, last in ends) * 1.3)
         decades(axis.xaxis, *axis.get_xlim())
@@ -190,7 +202,6 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
                 for base, end in best.items()
             ],
         )
-    axes[0].set_ylabel("test accuracy (%)")
     note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
     return figure
 
@@ -224,7 +235,7 @@ def depth_and_skip(runs: Sequence[Run], method: str = "dr") -> Any:
                 steps, mean, _ = thin(*curve(own[other]))
                 axis.plot(steps, mean, color=look(method).colour, lw=1.4, alpha=0.22, zorder=2)
         mine = sort_methods(run for run in shown if run.architecture == name)
-        end_labels(axis, [_curve(axis, run, "steps") for run in mine])
+        end_labels(axis, [_curve(axis, run, "steps", look(run.method), _label(run, shown)) for run in mine])
     note(figure, [*_explanation(shown), f"faint: {method_label(method)} in the other panels"])
     return figure
 
@@ -254,9 +265,24 @@ def per_seed(run: Run, name: Literal["loss", "validation", "test"]) -> np.ndarra
     return values
 
 
-def _curve(axis: Any, run: Run, x: Axis) -> Label:
+def _label(run: Run, runs: Sequence[Run]) -> str:
+    return method_label(run.method, short=True) + apart(run, runs)
+
+
+def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
+    """How the runs of one panel are drawn: those that would look alike from dark to light."""
+    alike: dict[Look, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(look(run.method), []).append(run)
+    return {
+        run.folder: dataclasses.replace(how, colour=shade(how.colour, place, len(same)))
+        for how, same in alike.items()
+        for place, run in enumerate(same)
+    }
+
+
+def _curve(axis: Any, run: Run, x: Axis, how: Look, label: str) -> Label:
     """Draw a run's line, and return its label."""
-    how = look(run.method)
     where, mean, std = thin(*curve(run, x))
     end = run.test.mean if run.test is not None and run.finished else float(mean[-1])
     axis.plot(where, mean, **how.line)
@@ -271,7 +297,7 @@ def _curve(axis: Any, run: Run, x: Axis) -> Label:
     if row is not None:
         at_the_edge = {"transform": axis.get_yaxis_transform(), "clip_on": False, "zorder": 6}
         axis.plot([1.0], [row.test.mean], "D", ms=6.5, mfc="white", mec=how.colour, mew=1.6, **at_the_edge)
-    return Label(end, f"{method_label(run.method, short=True)} {end:.1f}", how.colour, how.strong)
+    return Label(end, f"{label} {end:.1f}", how.colour, how.strong)
 
 
 def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
@@ -282,7 +308,7 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
     printed = [row.test.mean for run in runs if (row := _paper_row(run)) is not None]
     accuracies = np.concatenate([*(mean for _, mean, _ in lines), printed])
     for axis in axes:
-        accuracy_scale(axis, accuracies)
+        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else "test accuracy (%)")
         if starts and max(ends) > 4 * min(ends):
             axis.set_xscale("log", nonpositive="mask")
             axis.set_xlim(min(starts) * 0.9, max(ends) * 1.12)
@@ -291,7 +317,6 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
             axis.set_xlim(0, max(ends) * 1.02 or 1)
             linear_scale(axis.xaxis)
         axis.set_xlabel(x)
-    axes[0].set_ylabel("test accuracy (%)")
 
 
 def _explanation(runs: Sequence[Run]) -> list[str]:
@@ -377,10 +402,10 @@ def single_run(run: Run) -> Any:
     if not run.checks:
         raise InputError(f"{run.folder}: the run has no check yet: nothing to plot")
     how = look(run.method)
-    title = (
-        f"{method_label(run.method)}: {run.model.upper()} {spell(run.architecture)} on {data_label(run.data)}"
-    )
-    figure, (left, right) = panels(2, title, about([run]), titles=["Loss", "Accuracy (%)"], share=False)
+    name, _, options = method_label(run.method).partition(", ")
+    title = f"{name}: {run.model.upper()} {spell(run.architecture)} on {data_label(run.data)}"
+    below = f"{options}  ·  {about([run])}" if options else about([run])
+    figure, (left, right) = panels(2, title, below, titles=["Loss", "Accuracy"], share=False)
     steps = np.array([check.step for check in run.checks], dtype=np.float64)
     for axis in (left, right):
         axis.set_xlim(0, steps[-1] * 1.02 or 1)
@@ -392,7 +417,7 @@ def single_run(run: Run) -> Any:
     if seen.size and seen.min() > 0 and seen.max() > 20 * seen.min():
         left.set_yscale("log")
         decades(left.yaxis, seen.min(), seen.max())
-    accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]))
+    accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]), "accuracy (%)")
     quiet = Look("#8b9298", strong=False, dashed=False)
     ends = {"validation": _mean_and_band(right, steps, validation, quiet)}
     ends["test"] = _mean_and_band(right, steps, test, how)

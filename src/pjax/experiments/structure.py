@@ -36,7 +36,7 @@ def parameters(config: Config) -> int:
 
 def _network(config: Config) -> tuple[nn.Module, jax.Array, jax.Array]:
     """The network of a method that projects or backpropagates, and a batch."""
-    x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length)
+    x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length or 1)
     shape = (math.prod(x.shape[1:]),) if config.model == "mlp" else x.shape[1:]
     model = models.make(config.model, shape, config.widths, classes, skip=config.skip, levels=config.levels)
     return model, jnp.asarray(x.reshape(len(x), *shape)), jnp.asarray(y)

@@ -55,6 +55,8 @@ def train(
     folder: str | Path | None = None,
     *,
     resume: bool = False,
+    max_steps: int | None = None,
+    patience: int | None = None,
     together: bool | None = None,
     devices: Devices | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -66,7 +68,10 @@ def train(
         config: what to run. When resuming it may be left out; if given, it must be that of the folder.
         folder: where to write ``config.json``, ``metrics.jsonl``, ``results.jsonl`` and checkpoints; by
             default a new folder in ``runs``.
-        resume: go on with the run in the folder. A run that has ended is returned as it is.
+        resume: go on with the run in the folder. A run that has ended is returned as it is, unless more steps
+            are asked for.
+        max_steps, patience: when resuming, new values of these settings: a run that has ended goes on to more
+            steps.
         together: whether to train all seeds in one program; by default on accelerators.
         devices: what to run on; by default one device, or all devices of several processes, of which only the
             first needs the folder, but all if they divide the parameters.
@@ -83,7 +88,11 @@ def train(
     ([30, 60], 1)
     """
     devices = devices or Devices()
-    plan = devices.decide(lambda: _prepare(config, folder, resume))
+    given = {"max_steps": max_steps, "patience": patience}
+    limits = {name: value for name, value in given.items() if value is not None}
+    if limits and not resume:
+        raise InputError(f"{', '.join(limits)}: for a run that is resumed; else they are settings of it")
+    plan = devices.decide(lambda: _prepare(config, folder, resume, limits))
     decided = Config.from_json(plan["config"])
     if config is not None and (different := config.differences(decided)):
         raise InputError(
@@ -156,7 +165,9 @@ def load_params(folder: str | Path, seed: int | None = None) -> dict[str, np.nda
     return {name: values[place] for name, values in tree["best"].items()}
 
 
-def _prepare(config: Config | None, folder: str | Path | None, resume: bool) -> dict[str, Any]:
+def _prepare(
+    config: Config | None, folder: str | Path | None, resume: bool, limits: dict[str, int]
+) -> dict[str, Any]:
     """What a run is, where, whether it has ended, and whether there is a checkpoint to go on from."""
     if resume and folder is None:
         raise InputError("say which run to resume: its folder is missing")
@@ -175,8 +186,23 @@ def _prepare(config: Config | None, folder: str | Path | None, resume: bool) -> 
     if config is not None and (different := config.differences(saved)):
         lines = ", ".join(f"{name} is {b!r} there and {a!r} here" for name, (a, b) in different.items())
         raise InputError(f"{folder}: the run there is another one: {lines}")
-    finished = read_run(folder).finished
-    return _plan(saved, folder, finished, None if finished else checkpoint.last(folder))
+    run = read_run(folder)
+    wanted = _longer(saved, run, limits)
+    finished = run.finished and wanted == saved
+    last = None if finished else checkpoint.last(folder)
+    if last is None and run.finished and not finished:
+        raise InputError(f"{folder}: there is no checkpoint, so the run cannot go on")
+    return _plan(wanted, folder, finished, last)
+
+
+def _longer(saved: Config, run: Run, limits: dict[str, int]) -> Config:
+    """The settings of a run that goes on, perhaps to more steps."""
+    made = run.checks[-1].step if run.checks else 0
+    if limits.get("max_steps", made) < made:
+        raise InputError(
+            f"{run.folder}: has made {made} steps; max_steps must be more, got {limits['max_steps']}"
+        )
+    return Config(**(dataclasses.asdict(saved) | limits))
 
 
 def _plan(
@@ -237,6 +263,10 @@ class _Trainer:
 
     def begin(self) -> None:
         self.state = self.loop.start()
+        if other := self.config.init_from:
+            theirs = configuration.read(Path(other) / "config.json").seeds
+            found = [load_params(other, seed if seed in theirs else None) for seed in self.config.seeds]
+            self.state = self.loop.started_from(self.state, found, other)
         params = self.loop.params(self.state)
         self.best = self.loop.chosen([], params, params)
         self.batch = 0
@@ -249,7 +279,7 @@ class _Trainer:
         def load(shapes: Any) -> tuple[Any, dict[str, Any]]:
             tree, note = checkpoint.load(path, shapes)
             saved = Config.from_json(note["config"], str(path))
-            if different := saved.differences(self.config):
+            if different := saved.differences(self.config).keys() - {"max_steps", "patience"}:
                 raise InputError(f"{path}: written with another {', '.join(different)}")
             return tree, note
 
@@ -259,7 +289,21 @@ class _Trainer:
             tree, note = self.devices.read(lambda: load(_for_numpy(expected)), expected)
         self.state, self.best = tree["state"], tree["best"]
         self.batch, self.checks, self.ms_per_step = note["batch"], note["checks"], note["ms_per_step"]
+        if Config.from_json(note["config"]) != self.config:
+            self._extend()
         self._write_checks()
+
+    def _extend(self) -> None:
+        """Go on with other limits. Stopped in between, the run is unfinished, and ends as it had."""
+        if not self._active():
+            why = ", ".join(sorted({self._stopped(i) or "limit" for i in range(len(self.config.seeds))}))
+            raise InputError(
+                f"{self.folder}: no seed can go on, all have stopped ({why}). After checks without a better "
+                "validation accuracy ('patience'), give a larger patience, or 0 for never"
+            )
+        (self.folder / "results.jsonl").unlink(missing_ok=True)
+        file = self.folder / "config.json"
+        write_object(file, read_object(file) | self.config.as_json())
 
     def save(self) -> None:
         tree = {"state": self.state, "best": self.best}
@@ -322,10 +366,14 @@ class _Trainer:
         validation = self._history("validation", i)
         if self.config.patience and should_stop(validation, self.config.patience):
             return "patience"
-        return "limit" if len(validation) * self.config.check_every >= self.config.max_steps else None
+        if len(validation) < len(self.checks):  # before the others, with the patience of then
+            return "patience"
+        return "limit" if self._step >= self.config.max_steps else None
 
     def _until_check(self, active: list[int]) -> None:
         before = self.checks[-1]["seconds"] if self.checks else 0.0
+        batches = self.loop.batches_until_check(self.batch)
+        steps = batches * self.loop.method.steps_per_batch
         made = [0.0]
 
         def on_call(steps: float, loss: float) -> None:
@@ -334,9 +382,9 @@ class _Trainer:
 
         self.state, losses, seconds = self.loop.advance(self.state, self.batch, active, on_call)
         if self.loop.together:
-            seconds = self.config.check_every * self.ms_per_step / 1000
+            seconds = steps * self.ms_per_step / 1000
         else:
-            self.ms_per_step = 1000 * seconds / self.config.check_every
+            self.ms_per_step = 1000 * seconds / steps
         params = self.loop.params(self.state)
         # Rounded as they are written: a resumed run, which reads them, must decide the same.
         accuracy = {name: self.loop.accuracy(params, split).round(_DIGITS) for name, split in _SPLITS.items()}
@@ -347,7 +395,7 @@ class _Trainer:
                 better.append(i)
         if better:
             self.best = self.loop.chosen(better, params, self.best)
-        self.batch += self.loop.batches_per_check
+        self.batch += batches
         check: dict[str, Any] = {"step": self._step, "seconds": round(before + seconds, _DIGITS)}
         check["loss"] = _per_seed(losses, self.config.seeds)
         for name, values in accuracy.items():

@@ -6,5 +6,6 @@ from pjax.optim.cyclic_projections import CyclicProjections as CyclicProjections
 from pjax.optim.difference_map import DifferenceMap as DifferenceMap
 from pjax.optim.douglas_rachford import DouglasRachford as DouglasRachford
 from pjax.optim.extrapolated_projections import ExtrapolatedProjections as ExtrapolatedProjections
+from pjax.optim.solver import EdgeSolver as EdgeSolver
 from pjax.optim.solver import OptimizerState as OptimizerState
 from pjax.optim.solver import Solver as Solver
