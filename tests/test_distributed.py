@@ -265,6 +265,61 @@ def test_processes_that_do_not_fit_are_refused() -> None:
         meet(f"127.0.0.1:{taken.getsockname()[1]}", 2, 0, seconds=1)
 
 
+NONSENSE = (
+    b'{"process": Infinity, "processes": 2}',
+    b'{"process": 1e999, "processes": 2}',
+    b'{"process": 1.5, "processes": 2}',
+    b'{"process": true, "processes": 2}',
+    b'{"process": 7, "processes": 2}',
+    b'{"process": 0, "processes": 2}',
+    b'{"process": "1", "processes": 2}',
+    b"[1, 2]",
+    b"7",
+    b"[" * 150,
+    b"\xff\xfe\x00",
+    b"GET / HTTP/1.1\r",
+    b"",
+)
+
+
+def test_a_line_that_makes_no_sense_is_no_process() -> None:
+    host, port = "127.0.0.1", free_port()
+    address = f"{host}:{port}"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(meet, address, 2, 0, seconds=30)
+        for line in NONSENSE:
+            with connected(host, port) as connection:
+                connection.sendall(line + b"\n")
+                assert connection.recv(1) == b"", line
+            assert not first.done()
+        meet(address, 2, 1, seconds=30)
+        first.result(timeout=30)
+
+
+def connected(host: str, port: int) -> socket.socket:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=10)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only one address is the machine's own")
+def test_only_the_address_that_is_asked_for_is_listened_to() -> None:
+    port = free_port()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(meet, f"127.0.0.2:{port}", 2, 0, seconds=30)
+        connected("127.0.0.2", port).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        meet(f"127.0.0.2:{port}", 2, 1, seconds=30)
+        first.result(timeout=30)
+    with pytest.raises(InputError, match=r"cannot listen on port .* of 192\.0\.2\.1 .*BIND_ADDRESS"):
+        meet(f"192.0.2.1:{port}", 2, 0, seconds=1)
+
+
 def test_state_that_is_divided_goes_through_orbax() -> None:
     (example,) = pages.blocks(pages.ROOT / "docs" / "distributed.md")
     check = """

@@ -18,6 +18,7 @@ from pjax.experiments import train as training
 from pjax.experiments.compare import PRESETS
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import Loop
+from pjax.experiments.results import read_lines
 from pjax.experiments.train import Progress, load_params, train
 
 SMALL = {"data": "digits", "widths": (16,), "batch_size": 64, "patience": 0}
@@ -191,6 +192,25 @@ class TestErrors:
             train(None, tmp_path / "run", resume=True)
 
 
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def test_brackets_without_end(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(DEEP)
+    with pytest.raises(pjax.PjaxError, match=r"config\.json: not JSON \(nested too deeply\)"):
+        train(None, tmp_path, resume=True)
+    (tmp_path / "metrics.jsonl").write_text(DEEP + "\n")
+    with pytest.raises(pjax.PjaxError, match=r"metrics\.jsonl, line 1: not JSON \(nested too deeply\)"):
+        list(read_lines(tmp_path / "metrics.jsonl"))
+    np.savez(tmp_path / "checkpoint-1.npz", note=np.frombuffer(DEEP.encode(), np.uint8))
+    with pytest.raises(pjax.PjaxError, match="nested too deeply"):
+        checkpoint.last(tmp_path)
+    (tmp_path / "checkpoint-2.orbax").mkdir()
+    (tmp_path / "checkpoint-2.orbax" / "note.json").write_text(DEEP)
+    with pytest.raises(pjax.PjaxError, match=r"checkpoint-2\.orbax.*nested too deeply"):
+        checkpoint.load(tmp_path / "checkpoint-2.orbax", {})
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     train(ADAM, tmp_path / "whole")
     with pytest.raises(StopError):
@@ -270,6 +290,12 @@ class TestCheckpoint:
     def test_nothing_is_executed(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "checkpoint-1.npz", note=np.array([print], dtype=object))
         with pytest.raises(pjax.PjaxError, match="not a checkpoint"):
+            checkpoint.load(tmp_path / "checkpoint-1.npz", {})
+
+    def test_nothing_is_unpacked(self, tmp_path: Path) -> None:
+        """Ours are not compressed: what is may be a thousand times as large."""
+        np.savez_compressed(tmp_path / "checkpoint-1.npz", note=np.zeros(1 << 26, np.uint8))
+        with pytest.raises(pjax.PjaxError, match="not a checkpoint.*compressed"):
             checkpoint.load(tmp_path / "checkpoint-1.npz", {})
 
     def test_a_failed_write_leaves_the_old_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

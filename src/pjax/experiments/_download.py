@@ -17,6 +17,7 @@ from typing import IO, TypeAlias
 
 from pjax.errors import DownloadError
 from pjax.experiments._lock import Lock
+from pjax.experiments.results import parse
 
 Progress: TypeAlias = Callable[[int, int | None, str], None]
 """Called with the bytes done, the bytes there are (``None``: not known), and what is being done."""
@@ -172,7 +173,7 @@ class _Part:
 
     def _read_note(self, url: str) -> _Version | None:
         try:
-            version = _Version(**json.loads(self.note.read_bytes()))
+            version = _Version(**parse(self.note.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None  # not written, or not whole: what the beginning belongs to is not known
         return version if version.url == url and isinstance(version.total, int) else None

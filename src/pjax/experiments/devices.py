@@ -18,7 +18,7 @@ from jax.experimental.multihost_utils import broadcast_one_to_all, process_allga
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pjax.errors import InputError
-from pjax.experiments.roll_call import meet, names
+from pjax.experiments.roll_call import bind_address, meet, names
 
 START_SECONDS = 45
 """How long processes wait for each other to start."""
@@ -204,6 +204,7 @@ def connect(
             coordinator,
             processes,
             process,
+            coordinator_bind_address=None if coordinator is None else bind_address(coordinator),
             initialization_timeout=START_SECONDS,
             heartbeat_timeout_seconds=timeout,
             shutdown_timeout_seconds=END_SECONDS,

@@ -330,10 +330,18 @@ def _run(folder: Path, where: str, config: dict[str, Any], checks: _Lines, resul
     )
 
 
+def parse(text: str | bytes) -> Any:
+    """What JSON says; anything else is a ValueError, brackets in brackets without end too."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a run."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected the folder of a run") from None
     except ValueError as error:
@@ -366,7 +374,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(data.splitlines(keepends=True), start=1):
         where = f"{path}, line {number}"
         try:
-            value = json.loads(line)
+            value = parse(line)
         except ValueError as error:
             if not line.endswith(b"\n"):
                 return
