@@ -2,9 +2,12 @@
 
 import sys
 
+from pjax.experiments import endings
+
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
+    endings.listen()
     try:
         import matplotlib  # noqa: F401
         import optax  # noqa: F401

@@ -12,6 +12,7 @@ Runs that have ended can be packed: a file ``NAME.runs.jsonl`` has a line for ea
 `pjax.experiments.packed`.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -91,7 +92,7 @@ class SeedResult:
     best_step: int
     last_step: int
     stopped: str
-    """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up."""
+    """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up, ``"diverged"``."""
 
     def as_json(self) -> dict[str, Any]:
         """The line of ``results.jsonl``."""
@@ -230,6 +231,11 @@ class Run:
     def finished(self) -> bool:
         """Whether every seed has its result."""
         return {r.seed for r in self.results} >= set(self.seeds)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss of a seed was not finite."""
+        return any(r.stopped == "diverged" for r in self.results)
 
     @property
     def test(self) -> Spread | None:
@@ -390,14 +396,15 @@ def write_atomically(path: str | Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # a temporary file is for its owner alone
-        os.replace(name, path)
+        with _naming(path):
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)  # a temporary file is for its owner alone
+            os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -412,6 +419,22 @@ def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> Path:
 def write_object(path: Path, values: Mapping[str, Any]) -> Path:
     """Write a JSON object, to be read by people too."""
     return write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Add an object to a JSON-lines file."""
+    with _naming(path), open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(value) + "\n")
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A disk that is full does not say which file it has no room for: this does."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
