@@ -6,7 +6,6 @@ lost in the import of something else.
 
 import os
 import signal
-from typing import NoReturn
 
 
 def main() -> None:
@@ -17,7 +16,7 @@ def main() -> None:
     main()
 
 
-def _leave(*_: object) -> NoReturn:
+def _leave(*_: object) -> None:
     os.write(2, b"\ninterrupted\n")
     os._exit(130)
 

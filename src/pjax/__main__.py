@@ -17,7 +17,10 @@ def main() -> None:
         sys.exit(f'pjax: the command line needs {error.name}: pip install "pjax-learn[experiments]"')
     from pjax.experiments.cli import app
 
-    app(prog_name="pjax")
+    try:
+        app(prog_name="pjax")
+    finally:
+        endings.deaf()
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ def words(error: BaseException) -> str | None:
         return f"{where}{error.strerror or text}. What was written before is kept"
     if os.strerror(errno.ENOSPC) in text:  # of those who write checkpoints for us
         return f"{os.strerror(errno.ENOSPC)}. What was written before is kept"
-    if isinstance(error, MemoryError) or _EXHAUSTED in text:
-        what = text.partition(_EXHAUSTED)[2].strip(" :.") or text or "an array could not be made"
+    if isinstance(error, MemoryError) or _EXHAUSTED in text or _NO_MEMORY in text:
+        what = text[max(text.find(_NO_MEMORY), 0) :].rstrip(".") or "an array could not be made"
         return f"there is not enough memory ({what}): take smaller --widths, or a smaller --batch-size"
     return None
 
 
-_EXHAUSTED = "RESOURCE_EXHAUSTED"
+_EXHAUSTED, _NO_MEMORY = "RESOURCE_EXHAUSTED", "Out of memory"
 
 
 # --- Interrupts ---
@@ -93,6 +93,11 @@ def pass_on(to: Callable[[], Any]) -> None:
     """From now on an interrupt does not end this process, but calls a function."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, lambda *_: to())
+
+
+def deaf() -> None:
+    """From now on an interrupt does nothing: all is done, and the exit code shall say how it went."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def leave(code: int, message: str = "") -> NoReturn:
