@@ -57,6 +57,9 @@ def watch(command: list[str], resume: str) -> int:
     if code == -signal.SIGINT:  # before it could say anything
         sys.stderr.write("\ninterrupted\n")
         return endings.INTERRUPTED
+    if code == -signal.SIGABRT:  # the library that carries messages was the first to notice
+        sys.stderr.write(f"error: another process has died. Go on from the last checkpoint with: {resume}\n")
+        return LOST
     if code < 0:
         sys.stderr.write(f"error: this process, or one that it waited for, has ended by signal {-code}. ")
         sys.stderr.write(f"Go on from the last checkpoint with: {resume}\n")

@@ -6,7 +6,6 @@ A run is a function of its configuration: stopped at any moment and resumed, it 
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import os
 import platform
