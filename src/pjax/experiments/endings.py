@@ -83,7 +83,8 @@ def cleaning(clean: Callable[[], None]) -> Iterator[None]:
 def listen() -> None:
     """From now on an interrupt ends this process."""
     ear, mouth = os.pipe()
-    os.set_blocking(mouth, False)
+    if sys.platform != "win32":
+        os.set_blocking(mouth, False)
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, lambda *_: None)  # one of Python's own, so that it writes into the pipe
     threading.Thread(target=_hear, args=(ear,), daemon=True).start()
