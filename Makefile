@@ -13,7 +13,7 @@ SMOKE := tests/test_package.py tests/test_listing.py tests/test_computation.py
 .PHONY: demo test test-all test-source test-wheel docs docs-look bench lint format clean
 
 demo: $(STAMP)
-	$(PY) -m pjax train --data digits --model mlp
+	$(VENV)/bin/pjax train --data digits --model mlp
 
 test: test-source test-wheel
 

@@ -4,6 +4,7 @@ import contextlib
 import email.utils
 import hashlib
 import http.server
+import os
 import re
 import socket
 import struct
@@ -16,7 +17,9 @@ class Server(http.server.ThreadingHTTPServer):
 
     Faults: ``("status", code)``; ``("drop", n)`` closes the connection after n bytes, ``("reset", n)`` breaks
     it; ``("stall", n)`` goes silent after n bytes; ``("redirect", name)``; ``("range", text)`` answers with
-    this Content-Range; ``("no length", n)`` sends n bytes without saying how many they are.
+    this Content-Range; ``("no length", n)`` sends n bytes without saying how many they are;
+    ``("length", text)`` says this Content-Length; ``("to", url)`` redirects to any address;
+    ``("mute", None)`` says nothing at all; ``("hang up", None)`` breaks the connection before that.
     """
 
     daemon_threads = True
@@ -55,12 +58,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         wanted = self.headers["Range"]
         self.server.requests.append((name, wanted))
         kind, value = self.server.faults.pop(0) if self.server.faults else ("", None)
+        if kind == "mute":
+            self.server.stopped.wait(10)
+            return
+        if kind == "hang up":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(self.connection.detach())
+            return
         if kind == "status" or name not in self.server.files:
             self.send_error(value if kind == "status" else 404)
             return
-        if kind == "redirect":
+        if kind in ("redirect", "to"):
             self.send_response(302)
-            self.send_header("Location", self.server.url(value))
+            self.send_header("Location", self.server.url(value) if kind == "redirect" else value)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
@@ -77,7 +87,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 "Content-Range", value if kind == "range" else f"bytes {start}-{len(body) - 1}/{len(body)}"
             )
         if kind != "no length":
-            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("Content-Length", value if kind == "length" else str(len(body) - start))
         if self.server.sends_etag:
             self.send_header("ETag", etag)
         if self.server.sends_date:

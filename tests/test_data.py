@@ -12,6 +12,7 @@ import sys
 import tarfile
 import threading
 import time
+import tracemalloc
 import zipfile
 
 import hypothesis.strategies as st
@@ -416,6 +417,73 @@ def test_a_folder_in_place_of_a_file(folder):
         data.load("mnist")
 
 
+def npy(shape, dtype="|u1"):
+    """The beginning of a file that says it has an array of this shape."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def bomb(path, shape, zeros):
+    """An archive whose first array has so many zeros: a thousandth of it on the disk."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("x_train.npy", "w") as member:
+            member.write(npy(shape))
+            for _ in range(zeros // len(ZEROS)):
+                member.write(ZEROS)
+        for key in ("y_train", "x_test", "y_test"):
+            archive.writestr(f"{key}.npy", npy((1,)) + b"\0")
+
+
+ZEROS = bytes(1 << 20)
+
+
+@pytest.mark.parametrize("shape", [(2**26, 28, 28), (100, 28, 28)], ids=["declared", "hidden"])
+def test_an_archive_that_unpacks_to_more_than_it_should_is_not_unpacked(folder, shape, monkeypatch):
+    monkeypatch.setitem(data._FORMATS, "mnist", dataclasses.replace(data._FORMATS["mnist"], most=30 << 20))
+    bomb(folder / "mnist.npz", shape, 64 << 20)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"x_train.*unpack.*bytes.*at most 31,457,280"):
+        data.load("mnist")
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+def test_data_sets_may_be_as_large_as_they_are_published():
+    rows = {name: source.train + source.test for name, source in OFFICIAL.items()}
+    assert all(
+        rows[n] * (np.prod(data._FORMATS[n].shape) + 1) < data._FORMATS[n].most / 2
+        for n in ("mnist", "cifar10")
+    )
+    assert rows["higgs"] * 29 * 4 < data._FORMATS["higgs"].most / 2
+    assert all(form.most <= 3 << 30 for form in data._FORMATS.values())
+
+
+def test_a_text_that_is_too_long_is_not_read(folder):
+    with open(folder / "shakespeare.txt", "wb") as file:
+        file.truncate(1 << 40)  # without taking room
+    with pytest.raises(DataError, match=r"1,099,511,627,776 bytes, at most"):
+        data.load("shakespeare")
+
+
+@pytest.mark.parametrize(("name", "file"), [("mnist", "mnist.npz"), ("shakespeare", "shakespeare.txt")])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, name, file):
+    os.mkfifo(folder / file)
+    with pytest.raises(DataError, match=rf"{file} cannot be read: it is no ordinary file"):
+        data.load(name)
+
+
+def test_counting_bytes_does_not_copy_them_all():
+    x = pixels(20_000, 28, 28, 1)
+    tracemalloc.start()
+    mean, deviation = data._channel_moments(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < x.nbytes
+    assert mean == pytest.approx(x.mean(), rel=1e-12)
+    assert deviation == pytest.approx(x.std(), rel=1e-12)
+
+
 # Official files
 
 
@@ -628,6 +696,16 @@ MALFORMED = {
         "cifar10",
         changed("cifar10", lambda m: {**m, "test_batch.bin": b"\xff" * 30730}),
         "y_test has labels from 255 to 255",
+    ),
+    "a large member": (
+        "cifar10",
+        changed("cifar10", lambda m: {"more.bin": bytes(10 << 20), **m}),
+        "cifar-10-binary.* unpacks to more than",
+    ),
+    "one long line": (
+        "higgs",
+        changed("higgs", lambda r: [*r[:11], b"0" * (1 << 20) + r[11], *r[12:]]),
+        r"line 12: expected .* got b'0000",
     ),
     "28 columns": (
         "higgs",

@@ -244,6 +244,43 @@ def test_a_silent_server_is_not_waited_for_for_ever(server, target, sent):
     assert time.monotonic() - begin < 5
 
 
+FAILURES = {
+    "mute": r"no answer within 0\.2 seconds",
+    "hang up": r"reset by peer",
+}
+
+
+@pytest.mark.parametrize("fault", FAILURES)
+def test_a_server_that_says_nothing_is_tried_again(server, target, fault):
+    server.faults = [(fault, None)]
+    get(server, target, timeout=0.2, tries=2)
+    assert target.read_bytes() == BODY
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("fault", FAILURES)
+def test_a_server_that_never_says_anything_is_given_up_for_the_next(server, target, fault):
+    with serving() as mirror:
+        mirror.files["file.bin"] = BODY
+        server.faults = [(fault, None)] * 4
+        urls = [server.url("file.bin"), mirror.url("file.bin")]
+        fetch(urls, target, sha256=sha(BODY), timeout=0.2, pause=0.0, tries=2)
+        assert (len(server.requests), len(mirror.requests)) == (2, 1)
+    assert target.read_bytes() == BODY
+    with pytest.raises(DownloadError, match=FAILURES[fault] + r" \(2 tries\)"):
+        get(server, target.with_name("x"), timeout=0.2, tries=2)
+
+
+@pytest.mark.parametrize("fault", [("to", "http://[half/file.bin"), ("length", "\xb2")])
+def test_nonsense_in_a_header_is_an_error_of_this_address(server, target, fault):
+    with serving() as mirror:
+        mirror.files["file.bin"] = BODY
+        server.faults = [fault] * 4
+        urls = [server.url("file.bin"), mirror.url("file.bin")]
+        fetch(urls, target, sha256=sha(BODY), size=len(BODY), timeout=0.5, pause=0.0, tries=1)
+    assert target.read_bytes() == BODY
+
+
 def test_nobody_there(target):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, but it does not listen

@@ -1,10 +1,12 @@
 """Training: kill and resume, checkpoints that do not fit, seeds together and one by one."""
 
+import concurrent.futures
 import json
-import signal
-import subprocess
+import math
+import os
+import socket
 import sys
-import time
+import threading
 from pathlib import Path
 
 import jax
@@ -15,9 +17,10 @@ import pytest
 import pjax
 from pjax.experiments import checkpoint, data, methods, models
 from pjax.experiments import train as training
-from pjax.experiments.compare import PRESETS
+from pjax.experiments.compare import PRESETS, Preset, compare
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import Loop
+from pjax.experiments.results import read_lines
 from pjax.experiments.train import Progress, load_params, train
 
 SMALL = {"data": "digits", "widths": (16,), "batch_size": 64, "patience": 0}
@@ -77,29 +80,6 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, method: str, toge
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_kill_and_resume_from_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pjax", "train"]
-    text = "--method ap --widths 1x16 --batch-size 64 --steps-per-batch 5 --max-steps 8000"
-    settings = [*text.split(), "--check-every", "400", "--patience", "0"]
-    folder = tmp_path / "killed"
-    process = subprocess.Popen([*command, *settings, "--folder", str(folder)], stdout=subprocess.DEVNULL)
-    metrics = folder / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
-    assert not (folder / "results.jsonl").exists(), "it ended before it could be killed"
-    done = subprocess.run([*command, "--resume", str(folder)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert (folder / "run.png").exists()
-    config = Config(method="ap", steps_per_batch=5, max_steps=8000, check_every=400, **SMALL)
-    train(config, tmp_path / "whole")
-    assert_same(tmp_path / "whole", folder)
-
-
 def test_a_torn_line_of_metrics_is_written_again(tmp_path: Path) -> None:
     train(ADAM, tmp_path / "whole")
     with pytest.raises(StopError):
@@ -155,6 +135,7 @@ def test_accuracy_on_part_of_the_data() -> None:
 def test_a_run_that_diverges_says_so_and_ends(tmp_path: Path) -> None:
     config = Config(method="sgd", learning_rate=1e30, max_steps=1000, check_every=20, **SMALL)
     run = train(config, tmp_path / "run")
+    assert run.diverged
     assert run.results[0].stopped == "diverged"
     assert run.results[0].last_step < 1000
     assert all(np.isfinite(value).all() for value in load_params(tmp_path / "run").values())
@@ -249,6 +230,25 @@ class TestErrors:
             train(None, tmp_path / "run", resume=True)
 
 
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def test_brackets_without_end(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(DEEP)
+    with pytest.raises(pjax.PjaxError, match=r"config\.json: not JSON \(nested too deeply\)"):
+        train(None, tmp_path, resume=True)
+    (tmp_path / "metrics.jsonl").write_text(DEEP + "\n")
+    with pytest.raises(pjax.PjaxError, match=r"metrics\.jsonl, line 1: not JSON \(nested too deeply\)"):
+        list(read_lines(tmp_path / "metrics.jsonl"))
+    np.savez(tmp_path / "checkpoint-1.npz", note=np.frombuffer(DEEP.encode(), np.uint8))
+    with pytest.raises(pjax.PjaxError, match="nested too deeply"):
+        checkpoint.last(tmp_path)
+    (tmp_path / "checkpoint-2.orbax").mkdir()
+    (tmp_path / "checkpoint-2.orbax" / "note.json").write_text(DEEP)
+    with pytest.raises(pjax.PjaxError, match=r"checkpoint-2\.orbax.*nested too deeply"):
+        checkpoint.load(tmp_path / "checkpoint-2.orbax", {})
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     train(ADAM, tmp_path / "whole")
     with pytest.raises(StopError):
@@ -260,11 +260,87 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
-def test_a_new_folder_each_time(tmp_path: Path) -> None:
-    first = training.new_folder(ADAM, tmp_path)
-    first.mkdir()
-    assert first.name == "digits-mlp-1x16-adam"
-    assert training.new_folder(ADAM, tmp_path).name == "digits-mlp-1x16-adam-2"
+def with_seed(seed: int) -> Config:
+    return Config(**(ADAM.as_json() | {"seeds": (seed,)}))
+
+
+def test_runs_that_start_together_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in (1, 2):
+        train(with_seed(seed), tmp_path / f"alone-{seed}")
+    monkeypatch.chdir(tmp_path)
+    # Each waits until the other knows where it will write.
+    meeting = threading.Barrier(2, timeout=60)
+    met = threading.local()
+
+    def wait_once(_: Progress) -> None:
+        if not hasattr(met, "yes"):
+            met.yes = True
+            meeting.wait()
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        runs = list(pool.map(lambda seed: train(with_seed(seed), progress=wait_once), (1, 2)))
+    assert {run.folder.name for run in runs} == {"digits-mlp-1x16-adam", "digits-mlp-1x16-adam-2"}
+    for seed, run in zip((1, 2), runs, strict=True):
+        assert_same(tmp_path / f"alone-{seed}", run.folder)
+
+
+def test_a_run_under_way_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all that write into its folder."""
+    preset = Preset("digits", "mlp", ("1x16",), ("adam",), {"seeds": (0,), "steps": 120, "batch_size": 64})
+    monkeypatch.setitem(PRESETS, "small", preset)
+    (config,) = preset.configs(quick=True)
+    train(config, tmp_path / "whole")
+    folder = tmp_path / "quick" / "small" / config.run_name
+    tried: list[str] = []
+
+    def disturb(p: Progress) -> None:
+        if p.step not in (24.0, 72.0) or math.isnan(p.test):
+            return
+        for other in (
+            lambda: train(config, folder, resume=True),
+            lambda: train(None, folder, resume=True),
+            lambda: train(config, folder),
+            lambda: compare("small", tmp_path, quick=True),
+            lambda: training.time_again(folder),
+        ):
+            with pytest.raises(pjax.PjaxError, match=r"process \d+ on .*|there is a run already") as caught:
+                other()
+            tried.append(str(caught.value))
+
+    train(config, folder, progress=disturb)
+    assert len(tried) == 10
+    assert f"process {os.getpid()} on {socket.gethostname()} writes into it" in tried[0]
+    assert_same(tmp_path / "whole", folder)
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "metrics.jsonl",
+        "results.jsonl",
+        "checkpoint-96.npz",
+        "checkpoint-120.npz",
+    }
+    assert train(None, folder, resume=True).finished
+
+
+def test_a_run_that_could_not_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    too_large = Config(**(ADAM.as_json() | {"batch_size": 5000}))
+    for folder in (None, tmp_path / "some" / "where"):
+        with pytest.raises(pjax.PjaxError, match="batch_size must be at most"):
+            train(too_large, folder)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_stopped_before_its_first_check_may_be_started_again(tmp_path: Path) -> None:
+    def interrupt(p: Progress) -> None:
+        if p.message == "compiling":
+            raise StopError
+
+    with pytest.raises(StopError):
+        train(with_seed(1), tmp_path / "run", progress=interrupt)
+    assert (tmp_path / "run" / "config.json").exists()
+    train(ADAM, tmp_path / "run")
+    train(ADAM, tmp_path / "whole")
+    assert_same(tmp_path / "whole", tmp_path / "run")
 
 
 TREE = {"params": {"a.b": np.arange(3.0), "c": np.zeros((2, 2), np.float32)}, "n": (np.int32(7),)}
@@ -328,6 +404,12 @@ class TestCheckpoint:
     def test_nothing_is_executed(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "checkpoint-1.npz", note=np.array([print], dtype=object))
         with pytest.raises(pjax.PjaxError, match="not a checkpoint"):
+            checkpoint.load(tmp_path / "checkpoint-1.npz", {})
+
+    def test_nothing_is_unpacked(self, tmp_path: Path) -> None:
+        """Ours are not compressed: what is may be a thousand times as large."""
+        np.savez_compressed(tmp_path / "checkpoint-1.npz", note=np.zeros(1 << 26, np.uint8))
+        with pytest.raises(pjax.PjaxError, match=r"not a checkpoint.*compressed"):
             checkpoint.load(tmp_path / "checkpoint-1.npz", {})
 
     def test_a_failed_write_leaves_the_old_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 import sys
 
+from pjax.experiments import endings
+
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
+    endings.listen()
     try:
         import matplotlib  # noqa: F401
         import rich  # noqa: F401
@@ -13,7 +16,10 @@ def main() -> None:
         sys.exit(f'pjax: the command line needs {error.name}: pip install "pjax-learn[experiments]"')
     from pjax.experiments.cli import app
 
-    app(prog_name="pjax")
+    try:
+        app(prog_name="pjax")
+    finally:
+        endings.deaf()
 
 
 if __name__ == "__main__":

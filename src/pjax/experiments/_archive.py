@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments.results import write_atomically
+from pjax.experiments.results import parse, write_atomically
 
 _NOTE = "note"
 _LEAF = "leaf:"
@@ -60,8 +60,10 @@ def _placed(values: np.ndarray, sharding: Any) -> Any:
 def _members(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
+                raise ValueError("it is compressed")  # to unpack it could take any amount of memory
             members = {name: archive[name] for name in archive.files}
-        note = json.loads(bytes(members.pop(_NOTE)))
+        note = parse(bytes(members.pop(_NOTE)))
     except FileNotFoundError:
         raise DamagedError(f"{path}: no such checkpoint") from None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:

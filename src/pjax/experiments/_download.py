@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import shutil
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from pjax.errors import DownloadError
+from pjax.experiments._lock import Lock
+from pjax.experiments.results import parse
 
 Progress: TypeAlias = Callable[[int, int | None, str], None]
 """Called with the bytes done, the bytes there are (``None``: not known), and what is being done."""
 
 _BLOCK = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def fetch(
@@ -89,29 +89,23 @@ def locked(path: Path, *, wait: float = 3600.0, progress: Progress | None = None
     Raises:
         DownloadError: another process has held it for `wait` seconds.
     """
-    with contextlib.ExitStack() as stack:
-        deadline = time.monotonic() + wait
-        while True:
-            with _local(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = path.open("a+b")
-            # Who had the lock before has removed the file: then this is the lock of a file without a name.
-            if _try_lock(file) and _is_at(file, path):
-                stack.callback(file.close)
+    lock, deadline = Lock(path), time.monotonic() + wait
+    while True:
+        with _local(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if lock.take():
                 break
-            file.close()
-            if time.monotonic() >= deadline:
-                raise DownloadError(
-                    f"another process has held {path} for {wait:.0f} seconds: wait for it, or end it"
-                )
-            if progress is not None:
-                progress(0, None, "waiting for another process that downloads the same")
-            time.sleep(0.1)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):  # Windows does not remove a file that is open
-                path.unlink()
+        if time.monotonic() >= deadline:
+            raise DownloadError(
+                f"{lock.holder()} has held {path} for {wait:.0f} seconds: wait for it, or end it"
+            )
+        if progress is not None:
+            progress(0, None, "waiting for another process that downloads the same")
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        lock.give_back()
 
 
 @contextlib.contextmanager
@@ -142,7 +136,11 @@ class _AddressError(Exception):
 
 
 class _AttemptError(Exception):
-    """This attempt has failed. Another may succeed."""
+    """This attempt has failed. Another may succeed, from the beginning if what there was is gone."""
+
+    def __init__(self, reason: str, gone: bool = False) -> None:
+        super().__init__(reason)
+        self.gone = gone
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ class _Part:
 
     def _read_note(self, url: str) -> _Version | None:
         try:
-            version = _Version(**json.loads(self.note.read_bytes()))
+            version = _Version(**parse(self.note.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None  # not written, or not whole: what the beginning belongs to is not known
         return version if version.url == url and isinstance(version.total, int) else None
@@ -230,6 +228,8 @@ def _download(
             _attempt(url, part, size, progress, timeout)
             return
         except _AttemptError as dropped:
+            if dropped.gone:
+                part.discard()
             failures = 1 if part.length > furthest else failures + 1
             furthest = max(furthest, part.length)
             if failures >= tries:
@@ -244,22 +244,27 @@ def _attempt(url: str, part: _Part, size: int | None, progress: Progress | None,
         return
     if total is not None and part.length > total:
         part.discard()
+    with _remote(timeout):
+        response = urllib.request.urlopen(_request(url, part), timeout=timeout)
+    with response:
+        _receive(url, response, part, size, progress, timeout)
+
+
+@contextlib.contextmanager
+def _remote(timeout: float) -> Iterator[None]:
+    """Errors of the server, and of the way to it: this attempt has failed, or this address will not do."""
     try:
-        with urllib.request.urlopen(_request(url, part), timeout=timeout) as response:
-            _receive(url, response, part, size, progress)
+        yield
     except urllib.error.HTTPError as error:
         error.close()
         text = f"the server answered {error.code} {error.reason}"
-        if error.code == 416:  # no such range: the file has become shorter
-            part.discard()
-            raise _AttemptError(text) from error
-        if error.code in (408, 425, 429) or error.code >= 500:
-            raise _AttemptError(text) from error
+        if error.code in (408, 416, 425, 429) or error.code >= 500:
+            raise _AttemptError(text, gone=error.code == 416) from error
         raise _AddressError(text) from error
-    except urllib.error.URLError as error:
-        raise _AttemptError(_reason(error.reason, timeout)) from error
-    except (_ReadError, http.client.HTTPException) as error:
-        raise _AttemptError(_reason(error.__cause__ or error, timeout)) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _AttemptError(_reason(getattr(error, "reason", error), timeout)) from error
+    except ValueError as error:  # it sends on to what is no address
+        raise _AddressError(f"the server answered nonsense: {error}") from error
 
 
 def _request(url: str, part: _Part) -> urllib.request.Request:
@@ -274,20 +279,22 @@ def _request(url: str, part: _Part) -> urllib.request.Request:
     return request
 
 
-class _ReadError(Exception):
-    """Reading from the server has failed; its cause says why."""
-
-
 def _receive(
-    url: str, response: http.client.HTTPResponse, part: _Part, size: int | None, progress: Progress | None
+    url: str,
+    response: http.client.HTTPResponse,
+    part: _Part,
+    size: int | None,
+    progress: Progress | None,
+    timeout: float,
 ) -> None:
     headers = response.headers
     continues = response.status == 206
     total = _total_of_range(headers.get("Content-Range"), part.length) if continues else _length(headers)
     version = _Version(url, headers.get("ETag"), headers.get("Last-Modified"), total)
     if continues and not (part.version is not None and part.version.continued_by(version)):
-        part.discard()
-        raise _AttemptError("the file has changed on the server since its beginning was downloaded")
+        raise _AttemptError(
+            "the file has changed on the server since its beginning was downloaded", gone=True
+        )
     if size is not None and total is not None and total != size:
         raise _AddressError(f"the server offers {total} bytes, expected {size}: this is not the file")
     if not continues:
@@ -301,10 +308,8 @@ def _receive(
         while end is None or part.length < end:
             if progress is not None:
                 progress(part.length, end, part.target.name)
-            try:
+            with _remote(timeout):
                 block = response.read1(_BLOCK if end is None else min(_BLOCK, end - part.length))
-            except OSError as error:
-                raise _ReadError from error
             if not block:
                 break
             part.append(file, block)
@@ -316,7 +321,7 @@ def _receive(
 
 def _length(headers: http.client.HTTPMessage) -> int | None:
     text = headers.get("Content-Length", "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def _total_of_range(text: str | None, start: int) -> int | None:
@@ -325,7 +330,7 @@ def _total_of_range(text: str | None, start: int) -> int | None:
         return None
     span, _, total = text.removeprefix("bytes ").partition("/")
     first, _, last = span.partition("-")
-    if not (first.strip().isdigit() and last.strip().isdigit() and total.strip().isdigit()):
+    if not (all(number.strip().isdecimal() for number in (first, last, total))):
         return None
     return int(total) if int(first) == start and int(last) == int(total) - 1 else None
 
@@ -381,31 +386,3 @@ def _local(path: Path) -> Iterator[None]:
             f"{path} could not be written: {error.strerror or error}. Set PJAX_DATA to a folder that you may"
             " write to"
         ) from error
-
-
-def _is_at(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        try:
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-else:
-    import fcntl
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno in _NO_LOCKS
-        return True

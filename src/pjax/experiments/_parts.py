@@ -16,7 +16,7 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.experiments._archive import DamagedError
-from pjax.experiments.results import write_atomically
+from pjax.experiments.results import parse, write_atomically
 
 UNFINISHED = ".unfinished"
 _NOTE = "note.json"
@@ -107,7 +107,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 def _note(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads((path / _NOTE).read_bytes())
+        content = parse((path / _NOTE).read_bytes())
         note: dict[str, Any] = content["note"]
         expected: dict[str, int] = content["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -43,7 +43,7 @@ def save(path: Path, tree: Any, note: dict[str, Any]) -> None:
     """
     first = jax.process_index() == 0
     if first:
-        for unfinished in _unfinished(path.parent):
+        for unfinished in (*_unfinished(path.parent), *path.parent.glob(".checkpoint-*")):
             _remove(unfinished)
     KINDS[path.suffix].write(path, _named(tree), note)
     if first:
@@ -51,6 +51,11 @@ def save(path: Path, tree: Any, note: dict[str, Any]) -> None:
         for other in _all(path.parent):
             if other not in (path, *earlier[-1:]):
                 _remove(other)
+
+
+def exists(folder: Path) -> bool:
+    """Whether there is a checkpoint in a folder, be it whole or not."""
+    return bool(_all(folder))
 
 
 def last(folder: Path) -> Path | None:

@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pjax.errors import InputError, PjaxError
+from pjax.errors import InputError
+from pjax.experiments import checkpoint, endings, methods
 from pjax.experiments import data as datasets
-from pjax.experiments import methods
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.results import Run, read_runs
 from pjax.experiments.train import Progress
@@ -40,16 +40,16 @@ app.add_typer(data_app, name="data")
 
 
 @contextlib.contextmanager
-def _messages(interrupted: str = "") -> Iterator[None]:
-    """Errors of pjax as a message and the exit code 2; an interrupt with advice and the exit code 130."""
-    try:
-        yield
-    except PjaxError as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        errors.print(f"\ninterrupted; {escape(interrupted)}" if interrupted else "\ninterrupted")
-        raise typer.Exit(130) from None
+def _messages(interrupted: Callable[[], str] = str) -> Iterator[None]:
+    """Errors that can be explained as a line, and an interrupt with advice, with their exit codes."""
+    with endings.saying(interrupted):
+        try:
+            yield
+        except Exception as error:
+            if (words := endings.words(error)) is None:
+                raise
+            errors.print(f"[bold red]error:[/] {escape(words)}", soft_wrap=True)
+            raise typer.Exit(endings.REFUSED) from None
 
 
 def _version(value: bool) -> None:
@@ -86,7 +86,7 @@ def data_get(
     names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(datasets.names())}.")],
 ) -> None:
     """Download data sets into $PJAX_DATA, or the user's cache; what has arrived is kept when interrupted."""
-    with _messages("start again to go on"):
+    with _messages(lambda: "start again to go on"):
         for name in names:
             methods.check_name("NAME", name, datasets.names())
         for name in names:
@@ -241,7 +241,7 @@ def train(
                 sequence_length=sequence_length,
                 init_from=None if init_from is None else str(init_from),
             )
-            where = folder or training.new_folder(config)
+            where = folder
         else:
             config, where = None, resume
             if others := [
@@ -251,18 +251,32 @@ def train(
                     f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
                     f"{', '.join(others)}"
                 )
-    again = f"pjax train --resume {where}"
+
+    def again() -> str:
+        return f"pjax train --resume {where}"
+
+    def advice() -> str:
+        saved = where is not None and checkpoint.exists(where)
+        return f"go on with: {again()}" if saved else "there was no checkpoint yet"
+
+    def show_in(bar: Any, p: Progress) -> None:
+        nonlocal where
+        if where is None:
+            here = Path.cwd()
+            where = p.folder.relative_to(here) if p.folder.is_relative_to(here) else p.folder
+        bar("", p)
+
     if distributed and not guarded:
-        command = [sys.executable, "-m", "pjax", *sys.argv[1:], "--guarded"]
+        command = [sys.executable, "-m", "pjax_command", *sys.argv[1:], "--guarded"]
         raise typer.Exit(
-            guard.watch(command, f"{again}, alone or --distributed over any number of processes")
+            guard.watch(command, f"{again()}, alone or --distributed over any number of processes")
         )
     joined = (
-        guard.joined(coordinator, processes, process, timeout, again)
+        guard.joined(coordinator, processes, process, timeout, again())
         if distributed
         else contextlib.nullcontext()
     )
-    with _messages(f"go on with: {again}"), joined:
+    with _messages(advice), joined:
         places = placing.Devices(
             jax.device_count() if count == "all" else count, shard_parameters=shard_parameters
         )
@@ -275,18 +289,21 @@ def train(
                 max_steps=None if resume is None else max_steps,
                 patience=None if resume is None else patience,
                 devices=places,
-                progress=lambda p: show("", p),
+                progress=lambda p: show_in(show, p),
             )
-    if not places.first:
-        return
-    with _messages():
-        plot = plots.plot_run(where)
-        if as_json:
-            typer.echo(json.dumps(_as_json(run) | {"plot": str(plot)}))
-        if quiet or as_json:
-            return
-        _print_results([run])
-        console.print(f"plot:   {escape(str(plot))}\nfolder: {escape(str(where))}", soft_wrap=True)
+    if places.first:
+        with _messages():
+            plot = plots.plot_run(where or run.folder)
+            if as_json:
+                typer.echo(json.dumps(_as_json(run) | {"plot": str(plot)}))
+            elif not quiet:
+                _print_results([run])
+                console.print(f"plot:   {escape(str(plot))}\nfolder: {escape(str(where))}", soft_wrap=True)
+    if run.diverged:
+        errors.print(
+            "[bold red]diverged:[/] the loss was not finite: take a lower --learning-rate, or another method"
+        )
+        raise typer.Exit(endings.DIVERGED)
 
 
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
@@ -557,7 +574,7 @@ def compare(
     from pjax.experiments import depth
 
     known = [*comparing.PRESETS, *comparing.GROUPS, "depth"]
-    with _messages(f"start again to go on; results so far are in {folder}"):
+    with _messages(lambda: f"start again to go on; results so far are in {folder}"):
         if bool(preset) == every:
             raise typer.BadParameter(
                 f"name one or more, of {', '.join(known)}, or all", param_hint="--preset"

@@ -11,6 +11,7 @@ distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and oth
 
 import difflib
 import functools
+import math
 import os
 import shutil
 import sys
@@ -60,6 +61,8 @@ class _Format:
     classes: int = 0
     peak: int = 1
     """Images: the value of a white pixel."""
+    most: int = 1 << 30
+    """So many bytes its file may unpack to: more than is published, and less than fills a memory."""
 
 
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
@@ -67,7 +70,7 @@ _FORMATS = {
     "digits": _Format("image", ("images", "labels"), (8, 8, 1), 10, peak=16),
     "mnist": _Format("image", _SPLIT, (28, 28, 1), 10, peak=255),
     "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10, peak=255),
-    "higgs": _Format("table", _SPLIT, (28,), 2),
+    "higgs": _Format("table", _SPLIT, (28,), 2, most=3 << 30),
     "shakespeare": _Format("text", ("text",), classes=65),  # of the official text
 }
 
@@ -365,8 +368,12 @@ def _moments(x: Array) -> tuple[Array, Array]:
 
 def _channel_moments(x: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of each channel of images of bytes, exactly, by counting values."""
-    channels = [x[..., i] for i in range(x.shape[-1])]
-    weights = np.array([np.bincount(c.ravel(), minlength=256) for c in channels]) / channels[0].size
+    counts = np.zeros((x.shape[-1], 256), np.int64)
+    rows = max(1, (1 << 20) // math.prod(x.shape[1:]))  # at a time: a count makes each byte a word of eight
+    for i in range(0, len(x), rows):
+        for channel, count in enumerate(counts):
+            count += np.bincount(x[i : i + rows, ..., channel].ravel(), minlength=256)
+    weights = counts / math.prod(x.shape[:-1])
     mean = weights @ np.arange(256)
     variance = np.sum(weights * np.square(np.arange(256) - mean[:, None]), axis=1)
     return mean, np.sqrt(np.where(variance > 0, variance, 1))
@@ -431,7 +438,7 @@ def _read(name: str, file: Path) -> dict[str, Array]:
     keys = _FORMATS[name].keys
     advice = f"Remove it and run `pjax data get {name}`, or put a good one in its place"
     try:
-        arrays, found = _unpack(file, keys)
+        arrays, found = _unpack(file, keys, _FORMATS[name].most)
     except _UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise DataError(f"{file} cannot be read: {reason}. {advice}") from error
@@ -443,19 +450,33 @@ def _read(name: str, file: Path) -> dict[str, Array]:
     return _check(name, arrays, str(file))
 
 
-def _unpack(file: Path, keys: tuple[str, ...]) -> tuple[dict[str, Array], list[str]]:
+def _unpack(file: Path, keys: tuple[str, ...], most: int) -> tuple[dict[str, Array], list[str]]:
     """Those arrays of a file that are wanted, and the names of all it has."""
+    if not file.is_file():
+        raise ValueError("it is no ordinary file")
     if file.suffix == ".txt":
+        _check_size("it has", file.stat().st_size, most)
         return {"text": np.frombuffer(file.read_bytes(), np.uint8)}, ["text"]
     with file.open("rb") as stream:
         if not zipfile.is_zipfile(stream):
             raise ValueError("it is no .npz archive, or has been cut off")
         stream.seek(0)
         with np.load(stream, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in keys if key in archive.files}
+            wanted = [key for key in keys if key in archive.files]
+            # What an archive says is the most that zipfile unpacks.
+            sizes = {
+                member.filename.removesuffix(".npy"): member.file_size for member in archive.zip.infolist()
+            }
+            _check_size(f"{', '.join(wanted)} unpack to", sum(sizes[key] for key in wanted), most)
+            arrays = {key: archive[key] for key in wanted}
             if strange := [key for key, value in arrays.items() if not isinstance(value, np.ndarray)]:
                 raise ValueError(f"{strange[0]} is no array")
             return arrays, list(archive.files)
+
+
+def _check_size(what: str, size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(f"{what} {size:,} bytes, at most {most:,} are expected")
 
 
 def _check(name: str, arrays: dict[str, Array], where: str) -> dict[str, Array]:

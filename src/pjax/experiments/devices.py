@@ -18,7 +18,8 @@ from jax.experimental.multihost_utils import broadcast_one_to_all, process_allga
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pjax.errors import InputError
-from pjax.experiments.roll_call import meet, names
+from pjax.experiments import endings
+from pjax.experiments.roll_call import bind_address, meet, names
 
 START_SECONDS = 45
 """How long processes wait for each other to start."""
@@ -166,8 +167,10 @@ class Devices:
         if self.first:
             try:
                 told = {"value": make()}
-            except InputError as error:
-                told = {"error": str(error)}
+            except Exception as error:
+                if (words := endings.words(error)) is None:
+                    raise
+                told = {"error": words}
         text = np.frombuffer(json.dumps(told).encode(), np.uint8)
         length = int(self.from_first(np.int32(len(text))))
         text = self.from_first(np.resize(text, length))
@@ -204,6 +207,7 @@ def connect(
             coordinator,
             processes,
             process,
+            coordinator_bind_address=None if coordinator is None else bind_address(coordinator),
             initialization_timeout=START_SECONDS,
             heartbeat_timeout_seconds=timeout,
             shutdown_timeout_seconds=END_SECONDS,

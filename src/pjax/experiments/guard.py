@@ -15,17 +15,15 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from typing import NoReturn
 
 import jax
 
-from pjax.errors import PjaxError
+from pjax.experiments import endings
 from pjax.experiments.devices import END_SECONDS, START_SECONDS, connect
+from pjax.experiments.endings import LOST
 from pjax.experiments.roll_call import MissingError, names
 
 _FATAL = "JAX distributed service detected fatal errors"
-LOST = 3
-"""The exit code after another process has died, or has not come."""
 
 
 def watch(command: list[str], resume: str) -> int:
@@ -35,11 +33,12 @@ def watch(command: list[str], resume: str) -> int:
         command: must use `joined`.
         resume: the command with which to go on.
     """
-    signal.signal(signal.SIGINT, lambda *_: None)  # the child gets it too, and has something to say
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     )
     assert child.stderr is not None
+    # The child has something to say. From a terminal it hears of it twice, which is once.
+    endings.pass_on(lambda: _interrupt(child))
     said: list[str] = []
     for line in child.stderr:
         if said or _FATAL in line:
@@ -55,11 +54,22 @@ def watch(command: list[str], resume: str) -> int:
     if said:
         sys.stderr.write(explain("".join(said), resume) + "\n")
         return LOST
+    if code == -signal.SIGINT:  # before it could say anything
+        sys.stderr.write("\ninterrupted\n")
+        return endings.INTERRUPTED
+    if code == -signal.SIGABRT:  # the library that carries messages was the first to notice
+        sys.stderr.write(f"error: another process has died. Go on from the last checkpoint with: {resume}\n")
+        return LOST
     if code < 0:
         sys.stderr.write(f"error: this process, or one that it waited for, has ended by signal {-code}. ")
         sys.stderr.write(f"Go on from the last checkpoint with: {resume}\n")
         return 128 - code
     return code
+
+
+def _interrupt(child: "subprocess.Popen[str]") -> None:
+    if sys.platform != "win32":  # where a console tells all of its processes
+        child.send_signal(signal.SIGINT)
 
 
 def explain(said: str, resume: str) -> str:
@@ -95,17 +105,16 @@ def joined(
         connect(coordinator, processes, process, timeout)
         yield
     except MissingError as error:
-        _end(LOST, f"error: {error}. If a run was under way, go on with: {resume}\n")
-    except PjaxError as error:
-        time.sleep(2)  # others may have the same error, and should say so before this one is gone
-        _end(2, f"error: {error}\n")
-    except KeyboardInterrupt:
-        _end(130, f"\ninterrupted; go on with: {resume}\n")
-    except jax.errors.JaxRuntimeError:
-        time.sleep(1.5 * timeout)  # if another process has died JAX finds out which, and ends this one
-        _end(1, traceback.format_exc())
-    except BaseException:
-        _end(1, traceback.format_exc())
+        endings.leave(LOST, f"error: {error}. If a run was under way, go on with: {resume}\n")
+    except Exception as error:
+        if (words := endings.words(error)) is not None:
+            time.sleep(2)  # others may have the same error, and should say so before this one is gone
+            endings.leave(endings.REFUSED, f"error: {words}\n")
+        # What is raised where another process has died depends on who notices first. JAX finds out which one
+        # it was, and ends this one.
+        said = traceback.format_exc()
+        time.sleep(1.5 * timeout)
+        endings.leave(1, said)
     jax.distributed.shutdown()
 
 
@@ -113,10 +122,3 @@ def _end_with_watcher() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(LOST)
-
-
-def _end(code: int, message: str) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.write(message)
-    sys.stderr.flush()
-    os._exit(code)

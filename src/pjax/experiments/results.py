@@ -12,6 +12,7 @@ Runs that have ended can be packed: a file ``NAME.runs.jsonl`` has a line for ea
 `pjax.experiments.packed`.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -91,7 +92,7 @@ class SeedResult:
     best_step: int
     last_step: int
     stopped: str
-    """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up."""
+    """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up, ``"diverged"``."""
 
     def as_json(self) -> dict[str, Any]:
         """The line of ``results.jsonl``."""
@@ -232,6 +233,11 @@ class Run:
         return {r.seed for r in self.results} >= set(self.seeds)
 
     @property
+    def diverged(self) -> bool:
+        """Whether the loss of a seed was not finite."""
+        return any(r.stopped == "diverged" for r in self.results)
+
+    @property
     def test(self) -> Spread | None:
         """Test accuracy in percent. None, as all of these, where no seed has finished."""
         return self._spread([r.test for r in self.results])
@@ -330,10 +336,18 @@ def _run(folder: Path, where: str, config: dict[str, Any], checks: _Lines, resul
     )
 
 
+def parse(text: str | bytes) -> Any:
+    """What JSON says; anything else is a ValueError, brackets in brackets without end too."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a run."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected the folder of a run") from None
     except ValueError as error:
@@ -366,7 +380,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(data.splitlines(keepends=True), start=1):
         where = f"{path}, line {number}"
         try:
-            value = json.loads(line)
+            value = parse(line)
         except ValueError as error:
             if not line.endswith(b"\n"):
                 return
@@ -382,14 +396,15 @@ def write_atomically(path: str | Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # a temporary file is for its owner alone
-        os.replace(name, path)
+        with _naming(path):
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)  # a temporary file is for its owner alone
+            os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -404,6 +419,22 @@ def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> Path:
 def write_object(path: Path, values: Mapping[str, Any]) -> Path:
     """Write a JSON object, to be read by people too."""
     return write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Add an object to a JSON-lines file."""
+    with _naming(path), open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(value) + "\n")
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A disk that is full does not say which file it has no room for: this does."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pjax.errors import InputError, PjaxError
+from pjax.experiments.results import parse
 
 _EVERY = 0.5
 """Seconds between two messages about who is missing."""
@@ -46,12 +47,9 @@ def meet(coordinator: str, processes: int, process: int, seconds: float) -> None
     """
     until = time.monotonic() + seconds
     if process == 0:
-        # As JAX, which can be told to listen elsewhere than where it is reached.
-        listen = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", coordinator)
-        missing = _call(int(listen.rpartition(":")[2]), processes, until)
+        missing = _call(_pair(bind_address(coordinator)), processes, until)
     else:
-        host, _, port = coordinator.rpartition(":")
-        told = _answer((host.strip("[]"), int(port)), {"process": process, "processes": processes}, until)
+        told = _answer(_pair(coordinator), {"process": process, "processes": processes}, until)
         if "error" in told:
             raise InputError(told["error"])
         missing = told["missing"]
@@ -64,15 +62,29 @@ def meet(coordinator: str, processes: int, process: int, seconds: float) -> None
         )
 
 
+def bind_address(coordinator: str) -> str:
+    """Where the first process listens: as JAX, which can be told another place than where it is reached."""
+    return os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", coordinator)
+
+
+def _pair(address: str) -> tuple[str, int]:
+    """
+    >>> _pair("[::1]:1234")
+    ('::1', 1234)
+    """
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 # --- The first process ---
 
 
-def _call(port: int, processes: int, until: float) -> list[int]:
+def _call(address: tuple[str, int], processes: int, until: float) -> list[int]:
     """Wait for the others; those that are missing in the end."""
     here: dict[int, socket.socket] = {}
     missing = list(range(1, processes))
     with contextlib.ExitStack() as open_sockets:
-        listener = open_sockets.enter_context(_listen(port))
+        listener = open_sockets.enter_context(_listen(address))
         listener.settimeout(_EVERY)
         told = 0.0
         while missing and time.monotonic() < until:
@@ -93,14 +105,17 @@ def _call(port: int, processes: int, until: float) -> list[int]:
     return missing
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(address: tuple[str, int]) -> socket.socket:
+    host, port = address
     try:
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, dualstack_ipv6=both)
     except OSError as error:
         raise InputError(
-            f"process 0 cannot listen on port {port} ({error.strerror}): choose another for --coordinator"
+            f"process 0 cannot listen on port {port} of {host} ({error.strerror}): choose another for "
+            f"--coordinator, or where this machine does not know that address set "
+            f"JAX_COORDINATOR_BIND_ADDRESS=0.0.0.0:{port}"
         ) from None
 
 
@@ -108,9 +123,11 @@ def _admit(connection: socket.socket, here: dict[int, socket.socket], processes:
     """Hear who it is; what comes from somebody else is ignored."""
     connection.settimeout(_SILENT)
     try:
-        said = json.loads(connection.makefile("rb").readline(200))
-        process, count = int(said["process"]), int(said["processes"])
-    except (OSError, ValueError, KeyError, TypeError):
+        said = parse(connection.makefile("rb").readline(200))
+        process, count = said["process"], said["processes"]
+    except (OSError, ValueError, LookupError, TypeError):
+        process = count = None
+    if type(process) is not int or type(count) is not int or not 0 < process < count:
         connection.close()
         return
     if count != processes:
@@ -153,7 +170,7 @@ def _answer(address: tuple[str, int], who: dict[str, int], until: float) -> dict
         ):
             _tell(connection, who)
             for line in connection.makefile("rb"):
-                told: dict[str, Any] = json.loads(line)
+                told: dict[str, Any] = parse(line)
                 if "error" in told or told["over"] or time.monotonic() >= until:
                     return told
         time.sleep(_EVERY / 5)

@@ -27,6 +27,10 @@ Array: TypeAlias = npt.NDArray[Any]
 
 _DAMAGED = (OSError, EOFError, zlib.error, tarfile.TarError)
 _ROWS = 50_000
+_LINE = 4096
+"""More than a line of numbers has: what is longer is cut, and refused, before it fills the memory."""
+_REST = 1 << 20
+"""What an archive may have besides the files that are wanted."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ class Higgs(Source):
         size = path.stat().st_size
         try:
             with path.open("rb") as packed, gzip.open(packed) as lines:
-                while block := list(itertools.islice(lines, _ROWS)):
+                each = iter(lambda: lines.readline(_LINE), b"")
+                while block := list(itertools.islice(each, _ROWS)):
                     if done + len(block) > total:
                         raise DataError(f"{path} has more than the expected {total} lines")
                     table = _parse(block, path, done)
@@ -168,7 +173,10 @@ def _read_members(path: Path, lengths: Mapping[str, int]) -> dict[str, bytes]:
     """The contents of some files of a tar archive. Nothing is unpacked to the disk."""
     found = {}
     try:
-        with gzip.open(path) as packed, tarfile.open(fileobj=packed, mode="r:") as archive:
+        with (
+            _Bounded(path, sum(lengths.values()) + _REST) as packed,
+            tarfile.open(fileobj=packed, mode="r:") as archive,
+        ):
             for member in archive:
                 name = member.name.rpartition("/")[2]
                 if name not in lengths:
@@ -187,6 +195,31 @@ def _read_members(path: Path, lengths: Mapping[str, int]) -> dict[str, bytes]:
     if missing := [name for name in lengths if name not in found]:
         raise DataError(f"{path} lacks {', '.join(missing)}")
     return found
+
+
+class _Bounded(gzip.GzipFile):
+    """A packed file that is not unpacked further than so many bytes."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        super().__init__(path)
+        self._path, self._most = path, most
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = self._most - self.tell() + 1
+        blob = super().read(left if size is None or size < 0 else min(size, left))
+        self._check(self.tell())
+        return blob
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_SET:
+            self._check(offset)
+        return super().seek(offset, whence)
+
+    def _check(self, place: int) -> None:
+        if place > self._most:
+            raise DataError(
+                f"{self._path} unpacks to more than {self._most:,} bytes: it is not the right file"
+            )
 
 
 def _parse(lines: list[bytes], path: Path, start: int) -> Array:

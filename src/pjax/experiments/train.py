@@ -5,7 +5,7 @@ A run is a function of its configuration: stopped at any moment and resumed, it 
 
 import contextlib
 import dataclasses
-import json
+import itertools
 import math
 import os
 import platform
@@ -19,14 +19,16 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import checkpoint
+from pjax.experiments import checkpoint, endings
 from pjax.experiments import config as configuration
+from pjax.experiments._lock import Lock
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import (
     Run,
     SeedResult,
+    append_line,
     read_lines,
     read_object,
     read_run,
@@ -48,6 +50,8 @@ class Progress:
     test: float = math.nan
     ms_per_step: float = math.nan
     message: str = ""
+    folder: Path = Path()
+    """Where it is written."""
 
 
 def train(
@@ -62,7 +66,7 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     keep_checkpoint: bool = True,
 ) -> Run:
-    """Train a network, and write what happens into a folder.
+    """Train a network, and write what happens into a folder, which no other process may do meanwhile.
 
     Args:
         config: what to run. When resuming it may be left out; if given, it must be that of the folder.
@@ -92,13 +96,14 @@ def train(
     limits = {name: value for name, value in given.items() if value is not None}
     if limits and not resume:
         raise InputError(f"{', '.join(limits)}: for a run that is resumed; else they are settings of it")
-    plan = devices.decide(lambda: _prepare(config, folder, resume, limits))
-    decided = Config.from_json(plan["config"])
-    if config is not None and (different := config.differences(decided)):
-        raise InputError(
-            f"process 0 has other settings ({', '.join(different)}): give all processes the same"
-        )
-    with _own_folder(plan["folder"], decided, devices) as where:
+    with contextlib.ExitStack() as held:
+        plan = devices.decide(lambda: _prepare(config, folder, resume, limits, held))
+        decided = Config.from_json(plan["config"])
+        if config is not None and (different := config.differences(decided)):
+            raise InputError(
+                f"process 0 has other settings ({', '.join(different)}): give all processes the same"
+            )
+        where = held.enter_context(_own_folder(plan["folder"], decided, devices))
         if not plan["finished"]:
             shared = Path(plan["folder"])
             if devices.count > 1:
@@ -113,16 +118,6 @@ def train(
         return read_run(where)
 
 
-def new_folder(config: Config, parent: str | Path = "runs") -> Path:
-    """A folder for a run that does not exist yet."""
-    first = Path(parent) / config.name
-    found, number = first, 1
-    while found.exists():
-        number += 1
-        found = first.with_name(f"{first.name}-{number}")
-    return found
-
-
 def time_again(folder: str | Path) -> float:
     """Time a step of a run that has ended, and correct the seconds in its folder; the milliseconds.
 
@@ -133,15 +128,16 @@ def time_again(folder: str | Path) -> float:
     about = read_object(folder / "config.json")
     if about.get("device") != device():
         raise InputError(f"{folder}: was run on {about.get('device')}, cannot be timed on {device()}")
-    loop = Loop(config)
-    milliseconds = loop.milliseconds(loop.start())
-    for name, key in (("metrics", "step"), ("results", "steps")):
-        lines = [line for _, line in read_lines(folder / f"{name}.jsonl")]
-        for line in lines:
-            line["seconds"] = round(line[key] * milliseconds / 1000, _DIGITS)
-            if "ms_per_step" in line:
-                line["ms_per_step"] = milliseconds
-        write_lines(folder / f"{name}.jsonl", lines)
+    with _alone(folder):
+        loop = Loop(config)
+        milliseconds = loop.milliseconds(loop.start())
+        for name, key in (("metrics", "step"), ("results", "steps")):
+            lines = [line for _, line in read_lines(folder / f"{name}.jsonl")]
+            for line in lines:
+                line["seconds"] = round(line[key] * milliseconds / 1000, _DIGITS)
+                if "ms_per_step" in line:
+                    line["ms_per_step"] = milliseconds
+            write_lines(folder / f"{name}.jsonl", lines)
     return milliseconds
 
 
@@ -166,33 +162,51 @@ def load_params(folder: str | Path, seed: int | None = None) -> dict[str, np.nda
 
 
 def _prepare(
-    config: Config | None, folder: str | Path | None, resume: bool, limits: dict[str, int]
+    config: Config | None,
+    folder: str | Path | None,
+    resume: bool,
+    limits: dict[str, int],
+    held: contextlib.ExitStack,
 ) -> dict[str, Any]:
-    """What a run is, where, whether it has ended, and whether there is a checkpoint to go on from."""
-    if resume and folder is None:
-        raise InputError("say which run to resume: its folder is missing")
+    """What a run is, where, whether it has ended, and whether there is a checkpoint to go on from.
+
+    Its folder is this process's alone as long as ``held`` is open, unless the run has ended.
+    """
     if folder is None:
+        if resume:
+            raise InputError("say which run to resume: its folder is missing")
         config = config or Config()
-        return _plan(config, new_folder(config))
+        return _plan(config, _new_folder(config, held))
     folder = Path(folder)
+    decided, finished = _look(config, folder, resume, limits)
+    if finished:
+        return _plan(decided, folder, finished)
+    held.enter_context(_alone(folder))
+    decided, finished = _look(config, folder, resume, limits)  # again: until now another one may have written
+    last = None if finished else checkpoint.last(folder)
+    if last is None and limits and read_run(folder).finished:
+        raise InputError(f"{folder}: there is no checkpoint, so the run cannot go on")
+    return _plan(decided, folder, finished, last)
+
+
+def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, int]) -> tuple[Config, bool]:
+    """What the run in a folder is, and whether it has ended."""
     file = folder / "config.json"
     if not file.exists():
         if config is None:
             raise InputError(f"{folder}: there is no run to resume, no config.json is in it")
-        return _plan(config, folder)
+        return config, False
     if not resume:
-        raise InputError(f"{folder}: there is a run already; resume it, or choose another folder")
+        if config is None or _has_begun(folder):
+            raise InputError(f"{folder}: there is a run already; resume it, or choose another folder")
+        return config, False
     saved = configuration.read(file)
     if config is not None and (different := config.differences(saved)):
         lines = ", ".join(f"{name} is {b!r} there and {a!r} here" for name, (a, b) in different.items())
         raise InputError(f"{folder}: the run there is another one: {lines}")
     run = read_run(folder)
     wanted = _longer(saved, run, limits)
-    finished = run.finished and wanted == saved
-    last = None if finished else checkpoint.last(folder)
-    if last is None and run.finished and not finished:
-        raise InputError(f"{folder}: there is no checkpoint, so the run cannot go on")
-    return _plan(wanted, folder, finished, last)
+    return wanted, run.finished and wanted == saved
 
 
 def _longer(saved: Config, run: Run, limits: dict[str, int]) -> Config:
@@ -203,6 +217,43 @@ def _longer(saved: Config, run: Run, limits: dict[str, int]) -> Config:
             f"{run.folder}: has made {made} steps; max_steps must be more, got {limits['max_steps']}"
         )
     return Config(**(dataclasses.asdict(saved) | limits))
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether there is something that another run in this folder would destroy."""
+    files = (folder / "metrics.jsonl", folder / "results.jsonl")
+    return checkpoint.exists(folder) or any(file.exists() and file.stat().st_size for file in files)
+
+
+def _new_folder(config: Config, held: contextlib.ExitStack, parent: str | Path = "runs") -> Path:
+    """A folder in which there was no run. Whoever makes it first has it."""
+    for number in itertools.count(1):
+        folder = Path(parent) / (config.name if number == 1 else f"{config.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            held.enter_context(_alone(folder, new=True))
+            break
+    return folder
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, *, new: bool = False) -> Iterator[None]:
+    """A block in which no other process writes into a folder; if it is empty at the end it does not stay."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=not new)
+    lock = Lock(folder / ".lock")
+    if not lock.take():
+        raise InputError(
+            f"{folder}: {lock.holder()} writes into it; wait until it ends, or choose another folder"
+        )
+
+    def end() -> None:
+        lock.give_back()
+        with contextlib.suppress(OSError):
+            for path in made:
+                path.rmdir()
+
+    with endings.cleaning(end):
+        yield
 
 
 def _plan(
@@ -257,7 +308,7 @@ class _Trainer:
         self.ms_per_step = math.nan
 
     def tell(self, step: float = 0.0, loss: float = math.nan, **more: Any) -> None:
-        self.progress(Progress(step, self.config.max_steps, loss, **more))
+        self.progress(Progress(step, self.config.max_steps, loss, folder=self.shared, **more))
 
     # --- Beginning, saving, resuming ---
 
@@ -401,8 +452,7 @@ class _Trainer:
         for name, values in accuracy.items():
             check[name] = _per_seed({i: float(values[i]) for i in active}, self.config.seeds)
         self.checks.append(check)
-        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(check) + "\n")
+        append_line(self.folder / "metrics.jsonl", check)
         self.save()
         means = {name: float(np.mean([values[i] for i in active])) for name, values in accuracy.items()}
         loss = float(np.mean([losses[i] for i in active]))

@@ -1,0 +1,85 @@
+"""A lock of the operating system on a file: one process at a time has it, and one that dies loses it.
+
+Where a file system has no locks everyone gets one.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import IO
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+class Lock:
+    """The lock of a file, which is made when the lock is taken, and removed when it is given back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+
+    def take(self) -> bool:
+        """Whether this process has it now; if not, another one has."""
+        file = self.path.open("a+b")
+        # Who had the lock before has removed the file: then this is the lock of a file without a name.
+        while _try_lock(file):
+            if _is_at(file, self.path):
+                self._file = file
+                self._sign(file)
+                return True
+            file.close()
+            file = self.path.open("a+b")
+        file.close()
+        return False
+
+    def give_back(self) -> None:
+        """Another may have it now."""
+        assert self._file is not None
+        with contextlib.suppress(OSError):  # Windows does not remove a file that is open
+            self.path.unlink()
+        self._file.close()
+        self._file = None
+
+    def holder(self) -> str:
+        """The process that has it, in words."""
+        try:
+            return self.path.read_text(encoding="utf-8").strip() or "another process"
+        except (OSError, ValueError):  # Windows does not read what is locked
+            return "another process"
+
+    def _sign(self, file: IO[bytes]) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without it
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            file.flush()
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+else:
+    import fcntl
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in _NO_LOCKS
+        return True
