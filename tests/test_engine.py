@@ -126,7 +126,7 @@ def variants():
             if graph not in SPHERES and (ALL or (g + s) % 14 == 0):  # spheres are not extrapolated
                 settings = {"metric": "balanced", "consensus": ("paper", "exact")[g % 2]}
                 if name in ("AP", "CP"):
-                    settings["extrapolate"] = ("tensor", "sample")[g // 2 % 2]
+                    settings["extrapolate"] = "tensor"
                     settings["metric"] = ("balanced", "unit")[g // 4 % 2]
                 yield pytest.param(graph, name, settings, id=f"{graph}-{name}")
 

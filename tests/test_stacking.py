@@ -51,7 +51,7 @@ NETWORKS = {
 SOLVERS = {
     "AP": optim.AlternatingProjections(steps_per_update=4),
     "AP+": optim.AlternatingProjections(
-        steps_per_update=4, metric="balanced", extrapolate="sample", consensus="exact"
+        steps_per_update=4, metric="balanced", extrapolate="tensor", consensus="exact"
     ),
     "CP": optim.CyclicProjections(steps_per_update=4),
     "DR": optim.DouglasRachford(steps_per_update=4),

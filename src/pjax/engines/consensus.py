@@ -130,13 +130,16 @@ class Sweep:
             {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}, squared
         )
 
-    def _squares(self, problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:
-        """For each source of an input, the squared moves of the edges from there."""
-        assert moves.squares is not None and self._extrapolation is not None
-        sources = problem.graph.nodes[v].wires[i].sources
-        if not self._extrapolation.per_sample and len(sources) == 1:
-            return iter([(sources[0], moves.squares(i, True) / problem.scale(v, i) ** 2)])
-        return problem.pull(v, i, moves.squares(i, False), power=2)
+    @staticmethod
+    def _squares(problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:
+        """For each source of an input, the sum of the squared moves of the edges from there."""
+        assert moves.squares is not None
+        if problem.all_from_one(v, i):
+            (source,) = problem.graph.nodes[v].wires[i].sources
+            yield source, moves.squares(i, True) / problem.scale(v, i) ** 2
+        else:
+            for source, squares in problem.pull(v, i, moves.squares(i, False), power=2):
+                yield source, jnp.sum(squares)
 
     def values(self, state: State) -> dict[int, jax.Array]:
         """The displacements of all nodes that are read: the means of the edges that leave them."""

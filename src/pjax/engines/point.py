@@ -223,6 +223,16 @@ class Problem:
             add(totals, zip(wiring.wire.sources, counts, strict=True))
         return {v: condensed(x) if isinstance(x, np.ndarray) else x for v, x in totals.items()}
 
+    def all_from_one(self, v: int, i: int) -> bool:
+        """Whether it is known that all edges into input i of a node come from one node: none is a constant."""
+        node, wire = self.graph.nodes[v], self.graph.nodes[v].wires[i]
+        if len(wire.sources) != 1:
+            return False
+        (count,) = self.wirings[v, i].counts(self.edge_counts[v, i])
+        if isinstance(count, jax.Array):
+            return False
+        return fan_out.total(count, self.graph.nodes[wire.sources[0]].shape) == fan_out.entering(node, i)
+
     def mean(self, v: int, total: jax.Array) -> jax.Array:
         """A sum over the edges that leave a node, as a mean; zero where nobody reads."""
         count = self.counts[v]

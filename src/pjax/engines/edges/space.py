@@ -209,7 +209,7 @@ class EdgeSpace:
         more: dict[int, jax.Array] = {}
         for s, total in sums[1].items():
             mean, count = problem.mean(s, total), jnp.maximum(sums[0][s], 1)
-            grow = extrapolation.factor(problem, s, mean, sums[2][s]) - 1
+            grow = extrapolation.factor(problem, s, mean, jnp.sum(sums[2][s])) - 1
             more[s] = grow * mean * problem.counts[s] / count
         result = dict(after)
         for v in self._sets[k]:
