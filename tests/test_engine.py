@@ -316,6 +316,7 @@ def test_vmap_over_parameters_is_a_loop(name):
         np.testing.assert_allclose(losses[i], loss, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::pjax.errors.NeglectedWarning")  # histories as short as that
 def test_the_state_counts_updates_and_keeps_the_worst():
     fn, params = make("mlp", np.float32)
     solver = SOLVERS["DR"](steps_per_update=5, history=1)
@@ -330,6 +331,7 @@ def test_the_state_counts_updates_and_keeps_the_worst():
     assert seen[0] > 0
 
 
+@pytest.mark.filterwarnings("ignore::pjax.errors.NeglectedWarning")  # histories as short as that
 @pytest.mark.usefixtures("x64")
 def test_neglected_falls_with_the_length_of_the_history():
     fn, params = make("mlp", np.float64)

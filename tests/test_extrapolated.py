@@ -277,6 +277,7 @@ def test_one_reader_of_many_moves_a_node_all_the_way():
     ).update(fn, jnp.zeros(()))
     np.testing.assert_allclose(beyond, 10 * plain, rtol=1e-5)
 
+
 # --- The factor is over the edges of a node, and nothing else ---
 
 

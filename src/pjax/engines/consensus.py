@@ -162,6 +162,6 @@ class Sweep:
         """The sum over all nodes of the squared moves of the last step, where measured."""
         return state.squared
 
-    def neglected(self, state: State) -> jax.Array:  # noqa: ARG002 - one interface for all engines
+    def neglected(self, state: State) -> dict[int, jax.Array]:  # noqa: ARG002 - one interface for all engines
         """Nothing is neglected."""
-        return jnp.zeros((), self._problem.dtype)
+        return {}

@@ -84,13 +84,16 @@ class Problem:
         fixed_constants: bool = False,
         balanced: bool = False,
         state_dtype: Any = None,
+        stored: frozenset[int] = frozenset(),
     ) -> None:
+        """``stored`` are contractions whose edges must be kept as they are."""
         self.partition = partition
         self.graph = graph = partition.graph
         self.dtype = graph.dtype
         self._state_dtype = self.dtype if state_dtype is None else state_dtype
         self.consensus = consensus
         self.fixed_constants = fixed_constants
+        self.stored = stored
         evaluate, values = graph.evaluator(constants, leaves)
         self._evaluate, self._values = evaluate, values
         self.loss = graph.loss(evaluate)
@@ -224,7 +227,7 @@ class Problem:
         return {v: condensed(x) if isinstance(x, np.ndarray) else x for v, x in totals.items()}
 
     def all_from_one(self, v: int, i: int) -> bool:
-        """Whether it is known that all edges into input i of a node come from one node: none is a constant."""
+        """Whether all edges into input i of a node are known to come from one node, none from constants."""
         node, wire = self.graph.nodes[v], self.graph.nodes[v].wires[i]
         if len(wire.sources) != 1:
             return False

@@ -9,12 +9,13 @@ difference x−y the coefficients c⁺ = α+β and c⁻ = α−β act alone. Eac
 Douglas-Rachford multiplies the old ones by about λ each time, so they fade. What is beyond the chosen length
 is folded into the oldest term that is kept (its vectors are nearly the same, since networks move slowly), and
 the size of what that neglects is reported. Where x = ±y the answer may be a sphere, and the direction taken
-is not part of the history: that, too, is neglected.
+is not part of the history: that, too, is neglected, and reported.
 
 Everything is a displacement from the forward evaluation, except u, which is absolute.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,8 @@ class Factored:
     """The dot products of u_x,s and u_y,t: shape ``(terms, terms, *out)``."""
     norms: jax.Array
     """Likewise of u_x,s and u_x,t, plus those of u_y,s and u_y,t."""
+    lost: jax.Array
+    """How far points of spheres are from what is kept of them, relative: the most of all."""
 
     @classmethod
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Factored":
@@ -54,7 +57,7 @@ class Factored:
         base = tuple(None if s is None else Linear.of(s) for s in shifts)
         past = tuple(None if s is None else jnp.zeros((0, *s.shape), problem.dtype) for s in shifts)
         none = jnp.zeros((0, 0, *node.shape), problem.dtype)
-        return cls((base[0], base[1]), (past[0], past[1]), (), (), none, none)
+        return cls((base[0], base[1]), (past[0], past[1]), (), (), none, none, jnp.zeros((), problem.dtype))
 
     @property
     def terms(self) -> int:
@@ -109,6 +112,7 @@ class Factored:
             (Linear.of(m.grow_minus), *(c + c.value * m.grow_minus if c.terms else c for c in self.minus)),
             _bordered(product, forward, backward, self.pairs),
             _bordered(norm, aligned, aligned, self.norms),
+            jnp.maximum(self.lost, jnp.max(jnp.abs(m.lean) + (m.ball != 0), initial=0)),
         )
         squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus).sum() / 2
         return after, Moves((None, None), -m.lam / problem.weight(v), squared)
@@ -137,6 +141,7 @@ class Factored:
             (Linear([(-1.0, lam)]), *self.minus),
             nothing,
             nothing,
+            self.lost,
         )
         return after, Moves((None, None), -lam / problem.weight(v), (lam**2 * norm).sum())
 
@@ -230,12 +235,14 @@ class Factored:
             base=combined(terms),
             plus=coefficients(lambda edges: edges.plus),
             minus=coefficients(lambda edges: edges.minus),
+            lost=functools.reduce(jnp.maximum, (edges.lost for _, edges in terms)),
         )
 
     def settled(self, history: int) -> tuple["Factored", jax.Array]:
         """The edges with a history of the given length, and the size of what that neglects."""
         shape, dtype = self.pairs.shape[2:], self.pairs.dtype
         base = tuple(None if b is None else b.settled() for b in self.base)
+        nothing = jnp.zeros_like(self.lost)
         if self.terms <= history:
             more = history - self.terms
             empty = (Linear.of(jnp.zeros(shape, dtype)),) * more
@@ -246,9 +253,8 @@ class Factored:
             past = tuple(None if u is None else pad(u, 1) for u in self.past)
             plus, minus = (tuple(c.settled() for c in cs) + empty for cs in (self.plus, self.minus))
             pairs, norms = pad(self.pairs, 2), pad(self.norms, 2)
-            return Factored((base[0], base[1]), (past[0], past[1]), plus, minus, pairs, norms), jnp.zeros(
-                (), jnp.float32
-            )
+            kept = Factored((base[0], base[1]), (past[0], past[1]), plus, minus, pairs, norms, nothing)
+            return kept, self.lost.astype(jnp.float32)
         last = history - 1
 
         def fold(cs: tuple[Linear, ...]) -> tuple[Linear, ...]:
@@ -264,7 +270,7 @@ class Factored:
             far = (self.norms[s, s] - 2 * self.norms[last, s] + self.norms[last, last]) / scale
             for share in shares:  # none where all of it cancelled
                 worst = jnp.maximum(worst, share * jnp.sqrt(jnp.maximum(far, 0)))
-        neglected = jnp.max(worst, initial=0)
+        neglected = jnp.maximum(self.lost, jnp.max(worst, initial=0))
         past = tuple(None if u is None else u[:history] for u in self.past)
         kept = Factored(
             (base[0], base[1]),
@@ -273,6 +279,7 @@ class Factored:
             fold(self.minus),
             self.pairs[:history][:, :history],
             self.norms[:history][:, :history],
+            nothing,
         )
         return kept, neglected.astype(jnp.float32)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from pjax.engines.edges.combination import Linear
 from pjax.engines.point import Moves, Problem, total_squares
 from pjax.graph.nodes import Node
 from pjax.rules.contraction import Contraction, DotGeneral
-from pjax.rules.dot import sum_and_difference, visible
+from pjax.rules.dot import visible
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Projected
 
@@ -81,22 +80,20 @@ class Split:
         """The projection as sums over the edges, and what follows from them."""
         rule, v, inputs = node.rule, node.index, now(problem, node, self.base)
         assert isinstance(rule, Contraction)
-        dx, dy = self._shifts
-        norm = problem.norm(v, 0, dx) + problem.norm(v, 1, dy)
-        mine, crossed = self._products(rule, *inputs)
-        product = problem.points[v] + drift + crossed
-        plus, minus = sum_and_difference(norm + mine, product, norm + abs(mine))
+        flat = [rule.expand(i, at) for i, at in enumerate(inputs)]
+        rest = [r.value if r.terms else jnp.zeros((), problem.dtype) for r in self.rest]
+        whole = [at + r for at, r in zip(flat, rest, strict=True)]
+        # Not from lengths and products: they cancel where x and y are nearly equal or opposite.
+        total, difference = whole[0] + whole[1], whole[0] - whole[1]
+        plus, minus = end_kernel((total**2).sum(-1)), end_kernel((difference**2).sum(-1))
+        crossed = end_kernel((whole[1] * rest[0] + flat[0] * rest[1]).sum(-1))
         m = problem.solve(v, plus, minus, goal - drift - crossed)
         # Written out: a few numbers for each dot product, not to be found again for each of its edges.
-        other = end_kernel(m.other)[..., None]
-        whole = [
-            rule.expand(i, at) + rest.value if rest.terms else rule.expand(i, at)
-            for i, (at, rest) in enumerate(zip(inputs, self.rest, strict=True))
-        ]
+        grown, shrunk = (end_kernel(g / 2)[..., None] for g in (m.grow_plus, m.grow_minus))
 
         def move(i: int) -> jax.Array:
-            along = end_kernel(m.along(i, rule.length))[..., None]
-            found = along * visible(whole[i]) + other * whole[1 - i]
+            sphere = end_kernel(m.on_sphere(i, rule.length))[..., None] * visible(whole[i])
+            found = grown * total + (shrunk * difference if i == 0 else -shrunk * difference) + sphere
             return found.astype(self.rest[i].terms[0][1].dtype) if self.rest[i].terms else found
 
         # Summed as they are written, not found once more.
@@ -104,26 +101,6 @@ class Split:
         moves = first.astype(problem.dtype), second.astype(problem.dtype)
         totals = rule.gather(0, moves[0]), rule.gather(1, moves[1])
         return Projected(moves, totals, m.lam, m.squared(plus, minus))
-
-    def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
-        """What the rest adds to |x|² + |y|², and to ⟨x, y⟩. Term by term, so that no sum is written out."""
-        first, second = self.rest
-        if not first.terms:
-            return 0, 0
-
-        def aligned(i: int, at: jax.Array, rest: Linear) -> Any:
-            return sum(factor * rule.align(i, at, r.astype(at.dtype)) for factor, r in rest.terms)
-
-        def product(a: Linear, b: Linear) -> jax.Array:
-            return (a.value * b.value).sum(-1)
-
-        mine = (
-            2 * (aligned(0, x, first) + aligned(1, y, second))
-            + product(first, first)
-            + product(second, second)
-        )
-        crossed = aligned(1, y, first) + aligned(0, x, second) + product(first, second)
-        return end_kernel(mine), end_kernel(crossed)
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """The sum of the squares of all edges."""

@@ -16,7 +16,7 @@ from jax import lax
 from pjax.devices import power_of_two
 from pjax.engines.edges.combination import Linear
 from pjax.rules.contraction import Contraction, DotGeneral
-from pjax.rules.dot import multiplier, sum_and_difference, visible
+from pjax.rules.dot import multiplier, visible
 
 
 class Projected(NamedTuple):
@@ -138,13 +138,19 @@ def project(
             if "read" in asked:
                 wish = jnp.where(asked["read"] > 0, wish, 0)
             w = jnp.where(here, asked["weight"], 1) if "weight" in asked else weight
-            plus, minus = sum_and_difference(
-                _over_slots(first * first + second * second), _over_slots(first * second)
-            )
+            # Not from lengths and products: they cancel where x and y are nearly equal or opposite.
+            both_ways = first + second, first - second
+            plus, minus = (_over_slots(v * v) for v in both_ways)
             found = multiplier(plus, minus, wish, w, in_kernel=True)
-            own = [found.along(i, length)[None, :, None] for i in (0, 1)]
-            other = found.other[None, :, None]
-            moves = own[0] * visible(first) + other * second, own[1] * visible(second) + other * first
+            spheres = [found.on_sphere(i, length)[None, :, None] for i in (0, 1)]
+            grown, shrunk = (
+                g[None, :, None] / 2 * v
+                for g, v in zip((found.grow_plus, found.grow_minus), both_ways, strict=True)
+            )
+            moves = (
+                grown + shrunk + spheres[0] * visible(first),
+                grown - shrunk + spheres[1] * visible(second),
+            )
             for ref, move in zip(move_refs, moves, strict=True):
                 triton.store(ref.at[at], move.astype(ref.dtype), mask=both)
             across = jnp.sum(moves[0], 1, keepdims=True)
