@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from graphs import Numbers, conv
 
 import pjax
 from pjax import nn, optim
 from pjax.experiments import models
 from pjax.optim import ExtrapolatedProjections
 from pjax.rules import Dot
+from tests.graphs import Numbers, conv
 
 KEY = jax.random.key(0)
 

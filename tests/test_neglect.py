@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from graphs import Numbers, conv
 
 import pjax
 from pjax.errors import NeglectedWarning
 from pjax.optim import DifferenceMap, DouglasRachford, neglect
+from tests.graphs import Numbers, conv
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
