@@ -20,7 +20,9 @@ from pjax.graph import read as _trace
 from pjax.graph.partition import Partition
 from pjax.graph.wires import Evaluator
 from pjax.rules import Dot, Target
-from pjax.rules.contraction import Contraction, Convolution, DotGeneral
+from pjax.rules.contraction import Contraction
+from pjax.rules.convolution import Convolution
+from pjax.rules.dot_general import DotGeneral
 from pjax.sets import Constrain
 
 CONSTANT = -1

@@ -9,7 +9,8 @@ import pytest
 from jax import lax
 
 from pjax.rules import contraction
-from pjax.rules.contraction import Convolution, DotGeneral
+from pjax.rules.convolution import Convolution
+from pjax.rules.dot_general import DotGeneral
 
 ROWS = (0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)  # NHWC, HWIO, NHWC
 

@@ -11,8 +11,8 @@ from pjax.engines.edges import Split
 from pjax.engines.edges.combination import Linear
 from pjax.experiments import models
 from pjax.optim import solver as _solver
-from pjax.rules.contraction import DotGeneral
 from pjax.rules.dot import Dot
+from pjax.rules.dot_general import DotGeneral
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Blocks
 

@@ -16,7 +16,7 @@ from pjax.graph.stack import stacking
 from pjax.graph.stack.stacking import StackedGraph, stacked
 from pjax.optim import solver as _solver
 from pjax.rules import SumRelu
-from pjax.rules.contraction import DotGeneral
+from pjax.rules.dot_general import DotGeneral
 from tests.graphs import GRAPHS, make
 
 KEY = jax.random.key(0)

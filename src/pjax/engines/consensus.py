@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from pjax.devices import on_one_device
 from pjax.engines.extrapolation import Extrapolation
-from pjax.engines.point import Moves, Problem, add
+from pjax.engines.point import Problem, add
+from pjax.rules.base import Moves
 
 
 class State(NamedTuple):

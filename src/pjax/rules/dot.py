@@ -291,6 +291,9 @@ class Dot(Primitive):
         if self.fixed not in (None, 0, 1):
             raise InputError(f"dot: fixed must be None, 0 or 1, the input held constant; got {self.fixed!r}.")
 
+    def holding(self, fixed: int | None) -> "Dot":
+        return self if fixed is None else Dot(fixed)
+
     def forward(self, *inputs: jax.Array) -> jax.Array:
         x, y = inputs
         return jnp.sum(wide(x) * wide(y), axis=-1).astype(jnp.result_type(x, y))

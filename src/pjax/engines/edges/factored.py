@@ -22,11 +22,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pjax.engines.edges.base import combined, now
+from pjax.engines.edges.base import combined, contraction, now
 from pjax.engines.edges.combination import Linear
-from pjax.engines.point import Moves, Problem
+from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules.contraction import Contraction
+from pjax.rules.base import Moves, Place
 
 
 @jax.tree_util.register_dataclass
@@ -70,8 +70,8 @@ class Factored:
 
     def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
         """For each slot of input i, the sum over its edges."""
-        rule, base = node.rule, self.base[i]
-        assert isinstance(rule, Contraction) and base is not None
+        rule, base = contraction(node), self.base[i]
+        assert base is not None
         total = base.value * problem.edge_counts[node.index, i]
         if not self.terms:
             return total
@@ -90,21 +90,21 @@ class Factored:
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Factored", Moves]:
         """The edges after their contraction projected: one more term."""
         assert goal is not None
-        v = node.index
+        rule, at = contraction(node), problem.place(node.index)
         x, y = now(problem, node, self.base)
         dx, dy = (None if b is None else b.value for b in self.base)
-        drift = problem.drift(v, dx, dy)
-        if problem.fixed(node) is not None:
-            return self._displaced_fixed(problem, node, goal - drift, (x, y))
-        product = problem.points[v] + drift
+        drift = rule.change(at, (dx, dy))
+        if at.fixed is not None:
+            return self._displaced_fixed(at, node, goal - drift, (x, y))
+        product = at.point + drift
         forward, backward, crossed = self._products(node, x, y, product)
-        norm = jnp.broadcast_to(problem.norm(v, 0, dx) + problem.norm(v, 1, dy), node.shape)
-        aligned = self._aligned(problem, node, x, y)
+        norm = jnp.broadcast_to(rule.norm(at, 0, dx) + rule.norm(at, 1, dy), node.shape)
+        aligned = self._aligned(at, node, x, y)
         extra_plus, extra_minus = self._extra(problem, node, aligned, crossed)
         plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
         minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
         # The history's share of the product comes with small factors: no cancellation.
-        m = problem.solve(v, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
+        m = rule.solve(at, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
         after = Factored(
             self.base,
             self._longer((x, y)),
@@ -115,7 +115,7 @@ class Factored:
             jnp.maximum(self.lost, jnp.max(jnp.abs(m.lean) + (m.ball != 0), initial=0)),
         )
         squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus).sum() / 2
-        return after, Moves((None, None), -m.lam / problem.weight(v), squared)
+        return after, Moves((None, None), -m.lam / at.weight, squared)
 
     def _longer(self, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array | None, jax.Array | None]:
         x, y = (
@@ -125,15 +125,14 @@ class Factored:
         return x, y
 
     def _displaced_fixed(
-        self, problem: Problem, node: Node, residual: jax.Array, now: tuple[jax.Array, jax.Array]
+        self, at: Place, node: Node, residual: jax.Array, now: tuple[jax.Array, jax.Array]
     ) -> tuple["Factored", Moves]:
         """With one input fixed every term runs along it, so one term holds the whole history."""
-        v, fixed = node.index, problem.fixed(node)
-        assert fixed is not None
-        norm = problem.norm(v, fixed, None)
+        assert at.fixed is not None
+        norm = at.lengths[at.fixed]
         so_far = sum((c.value for c in self.plus if c.terms), start=jnp.zeros_like(residual))
-        lam = problem.multiplier_fixed(v, fixed, residual - so_far * norm)
-        nothing = jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), problem.dtype)
+        lam = contraction(node).solve_fixed(at, residual - so_far * norm)
+        nothing = jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), at.point.dtype)
         after = Factored(
             self.base,
             self._longer(now),
@@ -143,14 +142,13 @@ class Factored:
             nothing,
             self.lost,
         )
-        return after, Moves((None, None), -lam / problem.weight(v), (lam**2 * norm).sum())
+        return after, Moves((None, None), -lam / at.weight, (lam**2 * norm).sum())
 
     def _products(
         self, node: Node, x: jax.Array, y: jax.Array, product: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The dot products of (x, past y), those of (past x, y), and their sum, stacked over the terms."""
-        rule = node.rule
-        assert isinstance(rule, Contraction)
+        rule = contraction(node)
         past_x, past_y = self.past
         again = jnp.broadcast_to(product, (self.terms, *node.shape))
         if self.terms and past_x is not None and past_y is not None:
@@ -163,16 +161,15 @@ class Factored:
         backward = self.pairs[:, 0] if self.terms and past_x is not None else again
         return forward, backward, forward + backward
 
-    def _aligned(self, problem: Problem, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
+    def _aligned(self, at: Place, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
         """The products of the inputs with their own past, stacked over the terms."""
-        rule = node.rule
-        assert isinstance(rule, Contraction)
-        total = jnp.zeros((self.terms, *node.shape), problem.dtype)
-        for i, (at, u) in enumerate(zip((x, y), self.past, strict=True)):
+        rule = contraction(node)
+        total = jnp.zeros((self.terms, *node.shape), at.point.dtype)
+        for i, (value, u) in enumerate(zip((x, y), self.past, strict=True)):
             if u is None:
-                total += problem.norm(node.index, i, None)
+                total += at.lengths[i]
             elif self.terms:
-                parts = _each(lambda u: rule.reduce(i, at * u), u)  # noqa: B023
+                parts = _each(lambda u: rule.reduce(i, value * u), u)  # noqa: B023
                 total += jnp.stack(parts)
         return total
 
@@ -194,8 +191,8 @@ class Factored:
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """The sum of the squares of all edges."""
-        rule, at, fixed = node.rule, problem.inputs[node.index], problem.fixed(node)
-        assert isinstance(rule, Contraction)
+        rule, place = contraction(node), problem.place(node.index)
+        at, fixed = place.inputs, place.fixed
         x, y = (
             problem.zeros(node.index, i) if b is None or not b.terms else b.value
             for i, b in enumerate(self.base)
@@ -204,14 +201,14 @@ class Factored:
             along = sum((c.value for c in self.plus if c.terms), start=jnp.zeros(node.shape, problem.dtype))
             moved, product = (y, rule.pair(at[0], y)) if fixed == 0 else (x, rule.pair(x, at[1]))
             norm = rule.reduce(1 - fixed, moved * moved)
-            return (norm + along * (2 * product + along * problem.norm(node.index, fixed, None))).sum()
+            return (norm + along * (2 * product + along * place.lengths[fixed])).sum()
         past_x, past_y = (
             jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
             for i, u in enumerate(self.past)
         )
         written = dataclasses.replace(self, past=(past_x, past_y))
         _, _, crossed = written._products(node, x, y, rule.pair(x, y))
-        aligned = written._aligned(problem, node, x, y)
+        aligned = written._aligned(place, node, x, y)
         plus, minus = written._extra(problem, node, aligned, crossed)
         norm = rule.reduce(0, x * x) + rule.reduce(1, y * y)
         return (jnp.broadcast_to(norm, node.shape) + (plus + minus) / 2).sum()

@@ -17,8 +17,8 @@ from pjax.engines.edges.split import Split
 from pjax.engines.edges.stored import Stored
 from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.point import Problem, add
+from pjax.graph import fan_out
 from pjax.graph.nodes import Graph, Node
-from pjax.rules.contraction import Contraction, Convolution
 
 Edges: TypeAlias = Stored | Split | Factored
 State: TypeAlias = dict[int, Edges]
@@ -48,16 +48,16 @@ def histories(problem: Problem, length: int | None) -> dict[int, int | None]:
     graph, chosen = problem.graph, dict[int, int | None]()
     near = _next_to_targets(graph)
     for node in graph.nodes:
-        if not isinstance(node.rule, Contraction):
+        if node.rule is None or not node.rule.many_edges:
             continue
         if length is not None:
             chosen[node.index] = length
             continue
         scalars = math.prod(node.shape) + sum(math.prod(w.shape) for w in node.wires)
         bound = CHEAP_AT_TARGET if node.index in near else CHEAP
-        if isinstance(node.rule, Convolution) and node.index not in near:
+        if node.rule.windowed and node.index not in near:
             bound = 0  # written out, they take all the overlapping windows
-        stored = node.rule.edges <= bound * scalars or node.index in problem.stored
+        stored = fan_out.entering(node, 0) <= bound * scalars or node.index in problem.stored
         chosen[node.index] = None if stored else 2 if node.index in near else 1
     return chosen
 
@@ -68,7 +68,8 @@ def _next_to_targets(graph: Graph) -> set[int]:
     while ahead:
         for source in {s for wire in graph.nodes[ahead.pop()].wires for s in wire.sources} - found:
             found.add(source)
-            if not isinstance(graph.nodes[source].rule, Contraction):
+            rule = graph.nodes[source].rule
+            if rule is not None and not rule.many_edges:
                 ahead.append(source)
     return found
 
@@ -215,16 +216,13 @@ class EdgeSpace:
         sums: dict[int, dict[int, jax.Array]] = {0: {}, 1: {}, 2: {}}  # of powers of the moves
         for v in self._sets[k]:
             node, old, new = graph.nodes[v], before.get(v), after.get(v)
-            if node.is_parameter:
+            if node.rule is None:
                 continue
             assert isinstance(old, Stored) and isinstance(new, Stored)
             for i in range(len(node.wires)):
                 move = new.arrays[i].value - old.arrays[i].value
                 for power, totals in sums.items():
-                    total = move**power
-                    if isinstance(node.rule, Contraction):
-                        total = node.rule.gather(i, total)
-                    add(totals, problem.pull(v, i, total, power))
+                    add(totals, problem.pull(v, i, node.rule.gather(i, move**power), power))
         more: dict[int, jax.Array] = {}
         for s, total in sums[1].items():
             mean, count = problem.mean(s, total), jnp.maximum(sums[0][s], 1)
@@ -266,11 +264,10 @@ class EdgeSpace:
                 mine = wiring.push(*(jnp.ones_like(z) if s in ours else z for s, z in zeros.items()))
             if constants:
                 mine = mine + fixed
-            rule = node.rule
-            if isinstance(rule, Contraction):
-                fresh, mine = rule.expand(i, fresh), rule.expand(i, mine)
-                if constants:  # slots beyond the border of a convolution are constants, too
-                    mine = mine + 1 - rule.expand(i, jnp.ones(wire.shape, problem.dtype))
+            assert node.rule is not None
+            fresh, mine = node.rule.expand(i, fresh), node.rule.expand(i, mine)
+            if constants:  # slots beyond the border of a convolution are constants, too
+                mine = mine + 1 - node.rule.expand(i, jnp.ones(wire.shape, problem.dtype))
             arrays.append(Linear.of(jnp.where(mine > 0.5, fresh, old.value)))
         return Stored(tuple(arrays))
 

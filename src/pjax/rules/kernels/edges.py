@@ -15,8 +15,9 @@ from jax import lax
 
 from pjax.devices import power_of_two
 from pjax.engines.edges.combination import Linear
-from pjax.rules.contraction import Contraction, DotGeneral
+from pjax.rules.contraction import Contraction
 from pjax.rules.dot import multiplier, visible
+from pjax.rules.dot_general import DotGeneral
 
 
 class Projected(NamedTuple):
