@@ -192,9 +192,9 @@ def test_a_solver_does_the_same(make, consensus, monkeypatch):
     wanted = update(solver, loss, params)
     used = []
 
-    def one_pass(self, problem, node, drift, goal):
-        used.append(node.index)
-        return self._in_one_pass(problem, node, drift, goal, interpret=True)
+    def one_pass(self, rule, at, inputs, residual):
+        used.append(rule)
+        return split_kernel.project(rule, inputs, self.rest, residual, at.weight, at.read, interpret=True)
 
     monkeypatch.setattr(Split, "_in_passes", one_pass)
     monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())

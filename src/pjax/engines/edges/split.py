@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,6 @@ from pjax.graph.nodes import Node
 from pjax.rules.base import Moves, Place, total_squares
 from pjax.rules.contraction import Contraction
 from pjax.rules.dot import visible
-from pjax.rules.dot_general import DotGeneral
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Projected
 
@@ -55,9 +53,7 @@ class Split:
             return self._in_passes(rule, at, inputs, goal - drift)
 
         def kernel(drift: jax.Array, goal: jax.Array) -> Projected:
-            return split_kernel.project(
-                cast(DotGeneral, rule), inputs, self.rest, goal - drift, at.weight, at.read
-            )
+            return split_kernel.project(rule, inputs, self.rest, goal - drift, at.weight, at.read)
 
         fits = has_kernels() and split_kernel.fits(rule, self.rest, drift, goal)
         found = on_one_device(drift, goal, cuda=kernel if fits else None, default=plain)

@@ -7,7 +7,7 @@ made of, come along.
 """
 
 import math
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ LONGEST = 1024  # dot product
 FEWEST = 2**22  # edges; fewer are not most of a step
 
 
-def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) -> TypeGuard[DotGeneral]:
+def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) -> bool:
     """Whether the kernel is made for these edges, and what is given for each dot product."""
     arrays = [array for part in rest for _, array in part.terms]
     return (
@@ -72,7 +72,7 @@ def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) ->
 
 
 def project(
-    rule: DotGeneral,
+    rule: Contraction,
     inputs: tuple[jax.Array, jax.Array],
     rest: tuple[Linear, Linear],
     residual: jax.Array,
@@ -94,6 +94,7 @@ def project(
         blocks: how the work is divided.
         interpret: run on any device, to test.
     """
+    assert isinstance(rule, DotGeneral)
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
