@@ -20,7 +20,9 @@ from pjax.graph import read as _trace
 from pjax.graph.partition import Partition
 from pjax.graph.wires import Evaluator
 from pjax.rules import Dot, Target
-from pjax.rules.contraction import Contraction, Convolution, DotGeneral
+from pjax.rules.contraction import Contraction
+from pjax.rules.convolution import Convolution
+from pjax.rules.dot_general import DotGeneral
 from pjax.sets import Constrain
 
 CONSTANT = -1
@@ -309,27 +311,21 @@ class Oracle:
                 self._write(new, self.where[v, i], end / self.scale[self.where[v, i]])
         self._write(new, self.leaving[v], out[self.scalar[self.leaving[v]]])
 
-    def extrapolate(self, k: int, z: np.ndarray, new: np.ndarray, mode: str) -> np.ndarray:
+    def extrapolate(self, k: int, z: np.ndarray, new: np.ndarray) -> np.ndarray:
         """The edges into set k move on: the mean of the edges of each source then moves by a factor more."""
         mine = np.isin(self.reader, self.sets[k])
         moved = np.where(mine, new - z, 0)
-        result, losses = new.copy(), self.graph.targets[0].shape
-        for v, node in enumerate(self.graph.nodes):
-            edges = self.leaving[v]
+        result = new.copy()
+        for v, edges in enumerate(self.leaving):
             if not len(edges):
                 continue
             mean = np.nan_to_num(self.mean(v, moved))[self.scalar[edges]]
             share = np.nan_to_num(self.mean(v, mine.astype(float)))[self.scalar[edges]]
-            group = np.zeros(len(edges), int)
-            if mode == "sample" and not node.is_parameter and node.shape and node.shape[0] == losses[0]:
-                group = self.scalar[edges] // math.prod(node.shape[1:])
-            for g in np.unique(group):
-                at = group == g
-                below = (mean[at] ** 2).sum()
-                if below > 0:
-                    factor = np.clip((moved[edges[at]] ** 2).sum() / below, 1, self.count[v].max())
-                    more = (factor - 1) * mean[at] / np.where(share[at] > 0, share[at], 1)
-                    result[edges[at]] += np.where(mine[edges[at]], more, 0)
+            below = (mean**2).sum()
+            if below > 0:
+                factor = np.clip((moved[edges] ** 2).sum() / below, 1, self.count[v].max())
+                more = (factor - 1) * mean / np.where(share > 0, share, 1)
+                result[edges] += np.where(mine[edges], more, 0)
         return result
 
     def parameters(self, z: np.ndarray) -> list[np.ndarray]:
@@ -348,7 +344,7 @@ def _cycle(extrapolate: str | None) -> Callable[[Oracle, np.ndarray], np.ndarray
     def step(oracle: Oracle, z: np.ndarray) -> np.ndarray:
         for k in range(len(oracle.sets)):
             new = oracle.project(k, z)
-            z = oracle.extrapolate(k, z, new, extrapolate) if extrapolate else new
+            z = oracle.extrapolate(k, z, new) if extrapolate else new
         return z
 
     return step

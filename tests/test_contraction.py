@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from pjax.rules import contraction
-from pjax.rules.contraction import Convolution, DotGeneral
+from pjax.rules import dot_general
+from pjax.rules.convolution import Convolution
+from pjax.rules.dot_general import DotGeneral
 
 ROWS = (0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)  # NHWC, HWIO, NHWC
 
@@ -231,7 +232,7 @@ def test_matrix_products_on_a_gpu_are_the_same(name, monkeypatch):
         taken.append(cuda is not None)
         return (cuda or default)(*args)
 
-    monkeypatch.setattr(contraction, "on_one_device", on_cuda)
+    monkeypatch.setattr(dot_general, "on_one_device", on_cuda)
     for got, want in zip((rule.pair(x, y), rule.pairs((x, dy), (dx, y))), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
     assert taken == ["without parts" not in name] * 2

@@ -10,7 +10,7 @@ import pjax
 from pjax import devices as _devices
 from pjax import optim
 from pjax.experiments import models
-from pjax.rules.contraction import Convolution
+from pjax.rules.convolution import Convolution
 from pjax.rules.kernels import convolution as correlation
 from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
 

@@ -11,8 +11,8 @@ from pjax.engines.edges import Split
 from pjax.engines.edges.combination import Linear
 from pjax.experiments import models
 from pjax.optim import solver as _solver
-from pjax.rules.contraction import DotGeneral
 from pjax.rules.dot import Dot
+from pjax.rules.dot_general import DotGeneral
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Blocks
 
@@ -192,9 +192,9 @@ def test_a_solver_does_the_same(make, consensus, monkeypatch):
     wanted = update(solver, loss, params)
     used = []
 
-    def one_pass(self, problem, node, drift, goal):
-        used.append(node.index)
-        return self._in_one_pass(problem, node, drift, goal, interpret=True)
+    def one_pass(self, rule, at, inputs, residual):
+        used.append(rule)
+        return split_kernel.project(rule, inputs, self.rest, residual, at.weight, at.read, interpret=True)
 
     monkeypatch.setattr(Split, "_in_passes", one_pass)
     monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())

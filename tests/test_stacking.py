@@ -16,7 +16,7 @@ from pjax.graph.stack import stacking
 from pjax.graph.stack.stacking import StackedGraph, stacked
 from pjax.optim import solver as _solver
 from pjax.rules import SumRelu
-from pjax.rules.contraction import DotGeneral
+from pjax.rules.dot_general import DotGeneral
 from tests.graphs import GRAPHS, make
 
 KEY = jax.random.key(0)
@@ -51,7 +51,7 @@ NETWORKS = {
 SOLVERS = {
     "AP": optim.AlternatingProjections(steps_per_update=4),
     "AP+": optim.AlternatingProjections(
-        steps_per_update=4, metric="balanced", extrapolate="sample", consensus="exact"
+        steps_per_update=4, metric="balanced", extrapolate="tensor", consensus="exact"
     ),
     "CP": optim.CyclicProjections(steps_per_update=4),
     "DR": optim.DouglasRachford(steps_per_update=4),

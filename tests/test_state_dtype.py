@@ -67,6 +67,7 @@ def states(solver, fn, params):
     return start, jax.eval_shape(iteration.step, start), problem
 
 
+@pytest.mark.filterwarnings("ignore::pjax.errors.NeglectedWarning")  # of a history of one term
 @pytest.mark.parametrize(
     ("network", "name"),
     [(mlp, name) for name in SOLVERS] + [(cnn, "DR"), (rnn, "AP"), (rnn, "DR")],

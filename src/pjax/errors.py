@@ -23,3 +23,7 @@ class DataError(InputError):
 
 class DownloadError(PjaxError, OSError):
     """A file could not be downloaded or written. What has arrived is kept, for the next attempt."""
+
+
+class NeglectedWarning(UserWarning):
+    """A result neglects more than a small part of what its method is made of."""

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.debug._nodes import NodeInfo, info
-from pjax.engines.point import Moves, Problem
+from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.wires import Evaluator, Expr
 from pjax.optim import ExtrapolatedProjections, OptimizerState, Solver
 from pjax.optim.solver import Program
+from pjax.rules.base import Moves
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,8 +32,6 @@ from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.optim import ExtrapolatedProjections, Solver
 from pjax.optim.solver import Program
-from pjax.rules import Primitive
-from pjax.rules.contraction import Contraction
 
 HOLDS = 1e-6
 """Violations up to this are rounding, in float32."""
@@ -173,22 +171,13 @@ def _violation(problem: Problem, node: Node, values: dict[int, jax.Array]) -> ja
         said = problem.inputs[v][0] + shifts[0]
         made, gap = said + move, move
     else:
-        change = _change(problem, node, shifts)
+        assert node.rule is not None
+        change = node.rule.change(problem.place(v), shifts)
         said, made, gap = problem.points[v] + values[v], problem.points[v] + change, change - values[v]
         read = problem.read(v)
     said, made, gap = (_length(x, read) for x in (said, made, gap))
     size = jnp.maximum(said, made)
     return jnp.where(gap == 0, 0, gap / jnp.where(size == 0, 1, size))
-
-
-def _change(problem: Problem, node: Node, shifts: tuple[jax.Array | None, ...]) -> jax.Array:
-    """How much a node's function changes with its inputs."""
-    if isinstance(node.rule, Contraction):
-        return problem.drift(node.index, *shifts)
-    assert isinstance(node.rule, Primitive)
-    start = problem.inputs[node.index]
-    end = (x if s is None else x + s for x, s in zip(start, shifts, strict=True))
-    return node.rule.forward(*end) - node.rule.forward(*start)
 
 
 def _length(x: jax.Array, read: jax.Array | None) -> jax.Array:

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from pjax.devices import on_one_device
 from pjax.engines.extrapolation import Extrapolation
-from pjax.engines.point import Moves, Problem, add
+from pjax.engines.point import Problem, add
+from pjax.rules.base import Moves
 
 
 class State(NamedTuple):
@@ -130,13 +131,16 @@ class Sweep:
             {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}, squared
         )
 
-    def _squares(self, problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:
-        """For each source of an input, the squared moves of the edges from there."""
-        assert moves.squares is not None and self._extrapolation is not None
-        sources = problem.graph.nodes[v].wires[i].sources
-        if not self._extrapolation.per_sample and len(sources) == 1:
-            return iter([(sources[0], moves.squares(i, True) / problem.scale(v, i) ** 2)])
-        return problem.pull(v, i, moves.squares(i, False), power=2)
+    @staticmethod
+    def _squares(problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:
+        """For each source of an input, the sum of the squared moves of the edges from there."""
+        assert moves.squares is not None
+        if problem.all_from_one(v, i):
+            (source,) = problem.graph.nodes[v].wires[i].sources
+            yield source, moves.squares(i, True) / problem.scale(v, i) ** 2
+        else:
+            for source, squares in problem.pull(v, i, moves.squares(i, False), power=2):
+                yield source, jnp.sum(squares)
 
     def values(self, state: State) -> dict[int, jax.Array]:
         """The displacements of all nodes that are read: the means of the edges that leave them."""
@@ -159,6 +163,6 @@ class Sweep:
         """The sum over all nodes of the squared moves of the last step, where measured."""
         return state.squared
 
-    def neglected(self, state: State) -> jax.Array:  # noqa: ARG002 - one interface for all engines
+    def neglected(self, state: State) -> dict[int, jax.Array]:  # noqa: ARG002 - one interface for all engines
         """Nothing is neglected."""
-        return jnp.zeros((), self._problem.dtype)
+        return {}

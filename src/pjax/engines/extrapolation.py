@@ -22,14 +22,12 @@ from pjax.engines.point import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Extrapolation:
-    """Which nodes go beyond the mean, and with how many factors.
+    """Which nodes go beyond the mean.
 
     Args:
-        per_sample: whether nodes with a sample axis get one factor for each sample, instead of one for all.
         parameters: whether parameters are extrapolated, too. An outer optimiser chooses their steps itself.
     """
 
-    per_sample: bool
     parameters: bool
 
     def factor(self, problem: Problem, v: int, mean: jax.Array, squares: jax.Array) -> jax.Array | float:
@@ -39,7 +37,7 @@ class Extrapolation:
             problem: the problem.
             v: the node.
             mean: the mean of the moves of the edges that leave it.
-            squares: their squares, summed over the edges of each scalar, or of all of them.
+            squares: the sum of their squares.
         """
         if problem.graph.nodes[v].is_parameter and not self.parameters:
             return 1.0
@@ -47,17 +45,6 @@ class Extrapolation:
         count = jnp.asarray(known, problem.dtype)
         # Not left to the compiler where it follows from the program: it takes seconds for large arrays.
         most = jnp.max(count, initial=1) if isinstance(known, jax.Array) else np.max(known, initial=1)
-        axes = tuple(range(1, mean.ndim)) if self.per_sample and _has_samples(problem, v) else None
-
-        def total(x: jax.Array) -> jax.Array:
-            return jnp.sum(x, axis=axes, keepdims=axes is not None)
-
-        below = total(count * mean**2)
-        ratio = total(squares) / jnp.where(below > 0, below, 1)
+        below = jnp.sum(count * mean**2)
+        ratio = squares / jnp.where(below > 0, below, 1)
         return jnp.where(below > 0, jnp.clip(ratio, 1, most), 1)
-
-
-def _has_samples(problem: Problem, v: int) -> bool:
-    """Whether a node's first axis is that of the samples: no parameter, and as long as that of the losses."""
-    node, target = problem.graph.nodes[v], problem.graph.targets[0]
-    return not node.is_parameter and bool(node.shape and target.shape) and node.shape[0] == target.shape[0]

@@ -32,14 +32,14 @@ class Iteration(Protocol):
     def squared(self, state: Any) -> jax.Array:
         """The squared violation that the last step saw, summed over edges."""
 
-    def neglected(self, state: Any) -> jax.Array:
-        """The largest term that a history left out so far, relative to what it kept."""
+    def neglected(self, state: Any) -> dict[int, jax.Array]:
+        """For each node that has a history, the largest term that it left out so far, relative."""
 
 
 class EdgeState(NamedTuple):
     edges: State
     squared: jax.Array
-    neglected: jax.Array
+    neglected: dict[int, jax.Array]
 
 
 Advance = Callable[[EdgeSpace, State, bool], tuple[State, jax.Array]]
@@ -68,13 +68,15 @@ class EdgeIteration:
 
     def start(self) -> EdgeState:
         zero = jnp.zeros((), self._space.problem.dtype)
-        return EdgeState(self._kept(self._space, self._space.start()), zero, zero)
+        nothing = {v: jnp.zeros((), jnp.float32) for v in self._space.cut}
+        return EdgeState(self._kept(self._space, self._space.start()), zero, nothing)
 
     def step(self, state: EdgeState) -> EdgeState:
         space, edges = self._space.inside(self._wide(state))
         edges, squared = self._advance(space, edges, self._measure)
         edges, neglected = space.settle(edges)
-        return EdgeState(self._kept(space, edges), squared, jnp.maximum(state.neglected, neglected))
+        worst = {v: jnp.maximum(state.neglected[v], x) for v, x in neglected.items()}
+        return EdgeState(self._kept(space, edges), squared, worst)
 
     @staticmethod
     def _kept(space: EdgeSpace, edges: State) -> State:
@@ -112,5 +114,5 @@ class EdgeIteration:
     def squared(self, state: EdgeState) -> jax.Array:
         return state.squared
 
-    def neglected(self, state: EdgeState) -> jax.Array:
+    def neglected(self, state: EdgeState) -> dict[int, jax.Array]:
         return state.neglected

@@ -28,15 +28,16 @@ import numpy as np
 from pjax.errors import GraphError, InputError, UnsupportedEquationError
 from pjax.graph import equations, jaxprs, lines
 from pjax.graph import wires as layout
-from pjax.graph.nodes import Graph, Node, Rule
+from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import fused, needed
 from pjax.graph.wires import Call, Expr, Form, Wire
 from pjax.losses import Minimise
 from pjax.rules import Primitive
+from pjax.rules.base import Rule
 from pjax.rules.joint import Joint
 from pjax.rules.linear import LinearMap
 from pjax.rules.scalar import Function, Scalar
-from pjax.rules.scan import Loop
+from pjax.rules.scan import Scan
 
 # Equations that pass on what they get.
 _SAME = frozenset({"name", "optimization_barrier", "copy", "copy_p", "device_put", "pvary", "pbroadcast"})
@@ -468,7 +469,7 @@ class Builder:
         # The results in the types of the scan; what does not move with a parameter is a constant of the body.
         outputs = [out for out in outs if out is not None]
         made = [((length, *a.shape), a.dtype) for a in states]
-        rule = Loop(
+        rule = Scan(
             fused(needed(builder.nodes, leaves, outputs)),
             len(extra) + sum(i < consts for i in kept),
             len(states),

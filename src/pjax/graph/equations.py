@@ -23,8 +23,9 @@ from pjax.graph.lines import at, user_line
 from pjax.graph.wires import Expr, Form
 from pjax.losses import SquaredError
 from pjax.rules import Dot, Max, Primitive, Sum, SumRelu
-from pjax.rules.contraction import Convolution, DotGeneral
+from pjax.rules.convolution import Convolution
 from pjax.rules.divide import Divide
+from pjax.rules.dot_general import DotGeneral
 from pjax.rules.scalar import TABLE
 from pjax.rules.windows import windows
 from pjax.sets import Constrain

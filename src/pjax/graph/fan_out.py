@@ -9,19 +9,16 @@ import numpy as np
 
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.wires import UNIFORM, Evaluator, Wiring
-from pjax.rules.contraction import Contraction
 
 
 def entering(node: Node, i: int) -> int:
     """The number of edges of an input; labels have none."""
-    if i >= len(node.wires):
-        return 0
-    return node.rule.edges if isinstance(node.rule, Contraction) else math.prod(node.inputs[i].shape)
+    return 0 if node.rule is None or i >= len(node.wires) else node.rule.entering(i, node.inputs[i].shape)
 
 
 def each(node: Node, i: int) -> int | np.ndarray:
     """How many edges enter each slot of an input; an array need not have all axes in full."""
-    return node.rule.count(i) if isinstance(node.rule, Contraction) else 1
+    return 1 if node.rule is None else node.rule.count(i)
 
 
 def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, Any]:

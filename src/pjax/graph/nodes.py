@@ -3,18 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pjax.graph.wires import Evaluator, Expr, Wire, node_output
-from pjax.rules import Primitive, Target
-from pjax.rules.contraction import Contraction
-from pjax.rules.scan import Loop
-
-Rule: TypeAlias = Primitive | Contraction | Target | Loop
-"""What a node computes; parameters have none."""
+from pjax.rules.base import Rule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,6 +23,7 @@ class Node:
     index: int
     name: str
     rule: Rule | None
+    """What it computes; parameters have none."""
     inputs: tuple[Wire, ...]
     shape: tuple[int, ...]
     dtype: Any
@@ -39,11 +35,11 @@ class Node:
 
     @property
     def is_target(self) -> bool:
-        return isinstance(self.rule, Target)
+        return self.rule is not None and self.rule.is_target
 
     @property
     def op(self) -> str:
-        return "parameter" if self.rule is None else getattr(self.rule, "label", self.rule.name)
+        return "parameter" if self.rule is None else self.rule.label
 
     @property
     def output(self) -> Expr:

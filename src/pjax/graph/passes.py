@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.wires import Expr, Wire
-from pjax.rules import Sum, SumRelu
 
 
 def needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:
@@ -69,23 +68,25 @@ def fused(graph: Graph) -> Graph:
             count[source] += 1
     kept: dict[int, Node] = {}
     for node in nodes:
-        if isinstance(node.rule, SumRelu):
+        rule = node.rule
+        if rule is not None and rule.terms is not None and not rule.only_adds:
             signs: list[int] = []
             inputs: list[Wire] = []
-            stack = list(zip(node.rule.signs, node.inputs, strict=True))[::-1]
+            stack = list(zip(rule.terms, node.inputs, strict=True))[::-1]
             while stack:
                 sign, wire = stack.pop()
                 inner = kept.get(_direct(wire))
-                if inner is not None and isinstance(inner.rule, Sum) and count[inner.index] == 1:
+                below = None if inner is None else inner.rule
+                terms = below.terms if below is not None and below.only_adds else None
+                if inner is not None and terms is not None and count[inner.index] == 1:
                     del kept[inner.index]
                     stack.extend(
-                        (sign * s, w)
-                        for s, w in reversed(list(zip(inner.rule.signs, inner.inputs, strict=True)))
+                        (sign * s, w) for s, w in reversed(list(zip(terms, inner.inputs, strict=True)))
                     )
                 else:
                     signs.append(sign)
                     inputs.append(wire)
-            node = dataclasses.replace(node, rule=SumRelu(tuple(signs)), inputs=tuple(inputs))
+            node = dataclasses.replace(node, rule=rule.of_terms(tuple(signs)), inputs=tuple(inputs))
         kept[node.index] = node
     return renumber(list(kept.values()), graph.leaves, graph.outputs)
 

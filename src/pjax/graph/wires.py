@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from pjax.devices import end_kernel
+from pjax.rules.arithmetic import condensed
 
 # Layout equations, with the positions of the operands that carry values. The others (indices,
 # predicates) steer the movement and must be constant. `None`: every operand carries values.
@@ -373,19 +374,6 @@ class Wire:
                 return None
             expr = source
         return self.expr.size // max(expr.size, 1)
-
-
-def condensed(x: np.ndarray) -> int | np.ndarray:
-    """An array of counts as a positive number, or without axes along which it does not change.
-
-    >>> condensed(np.array([[3.0, 3.0], [2.0, 2.0]])).tolist(), condensed(np.full((4, 4), 2.0))
-    ([[3.0], [2.0]], 2)
-    """
-    for axis in range(x.ndim):
-        first = x.take([0], axis)
-        if (x == first).all():
-            x = first
-    return int(x.reshape(())) if x.size == 1 and x.min() > 0 else x
 
 
 class _Zeros:

@@ -23,17 +23,16 @@ class Projecting(EdgeSolver):
     Args:
         extrapolate: ``None``: a node goes to the mean of what its readers ask for, as in the paper;
             ``"tensor"``: beyond it, by a factor for the whole node that is the larger, the fewer of its
-            readers ask for a move at all (see `pjax.engines.extrapolation`); ``"sample"``: one for each
-            sample, where its first axis is that of the samples. Converges as well where the sets are convex
-            and meet. With an outer optimiser, which chooses the steps of the parameters itself, they are left
-            out.
+            readers ask for a move at all (see `pjax.engines.extrapolation`). Converges as well where the sets
+            are convex and meet. With an outer optimiser, which chooses the steps of the parameters itself,
+            they are left out.
     """
 
-    extrapolate: Literal["tensor", "sample"] | None = None
+    extrapolate: Literal["tensor"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_option("extrapolate", self.extrapolate, (None, "tensor", "sample"))
+        check_option("extrapolate", self.extrapolate, (None, "tensor"))
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         if self.edges == "implicit":
@@ -48,7 +47,7 @@ class Projecting(EdgeSolver):
     def _extrapolation(self) -> Extrapolation | None:
         if self.extrapolate is None:
             return None
-        return Extrapolation(per_sample=self.extrapolate == "sample", parameters=self.outer is None)
+        return Extrapolation(parameters=self.outer is None)
 
     def _cycle(self, space: EdgeSpace, z: EdgeState, measure: bool) -> tuple[EdgeState, jax.Array]:  # noqa: ARG002
         squared = jnp.zeros((), space.problem.dtype)

@@ -18,7 +18,7 @@ class _Reflecting(EdgeSolver):
 
     history: int | None = None
     """With implicit edges: how many terms of history contractions keep. By default short ones where that
-    is accurate, and stored edges where that is cheap."""
+    is accurate, and stored edges where that is cheap or necessary: see `pjax.optim.neglect`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -30,10 +30,14 @@ class _Reflecting(EdgeSolver):
         """Whether old terms of the history fade, so that it can be short."""
         return True
 
+    @property
+    def may_store(self) -> bool:
+        return self.history is None
+
     def space(self, problem: Problem) -> EdgeSpace:
         if self.edges == "explicit" or not self.fades():
             return EdgeSpace(problem)
-        return EdgeSpace(problem, histories(problem.graph, self.history))
+        return EdgeSpace(problem, histories(problem, self.history))
 
 
 @method

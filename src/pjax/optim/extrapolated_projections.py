@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from pjax.engines import soft as backward
 from pjax.engines.iteration import Iteration
@@ -105,8 +104,8 @@ class ExtrapolatedProjections(Solver):
         self,
         problem: Problem,
         mean: Callable[[jax.Array], jax.Array] | None = None,  # noqa: ARG002 - taken of what it returns
-    ) -> tuple[dict[int, jax.Array], jax.Array]:
-        return backward.sweep(problem, self.softness, self.reach), jnp.zeros((), problem.dtype)
+    ) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
+        return backward.sweep(problem, self.softness, self.reach), {}
 
     @property
     def rounds(self) -> int:

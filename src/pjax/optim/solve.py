@@ -1,6 +1,7 @@
 """Solve a feasibility problem: step until all constraints hold, and say whether they do."""
 
 import enum
+import functools
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -11,6 +12,7 @@ from pjax.checks import check_finite
 from pjax.errors import InputError, PjaxError
 from pjax.graph import read as tracing
 from pjax.optim.callback import call_when
+from pjax.optim.neglect import watched
 from pjax.optim.solver import Solver, compiled
 
 P = TypeVar("P")
@@ -119,10 +121,9 @@ def solve(
     dtype = program.partition.graph.dtype
     limit = jnp.asarray(tolerance, dtype)
 
-    @jax.jit
     def run(
         leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
-    ) -> Solution[Any]:
+    ) -> tuple[Solution[Any], dict[int, jax.Array]]:
         problem = program.problem(leaves, constants)
         iteration = solver.iteration(problem, measure=True)
         edges = max(problem.edges, 1)
@@ -162,12 +163,23 @@ def solve(
             Status.NOT_FINITE,
         ).astype(jnp.int32)
         neglected = iteration.neglected(state)
-        return Solution(now(state), status, k, violations, problem.loss, neglected, path if record else None)
+        worst = functools.reduce(jnp.maximum, neglected.values(), jnp.zeros((), jnp.float32))
+        return (
+            Solution(now(state), status, k, violations, problem.loss, worst, path if record else None),
+            neglected,
+        )
 
     key = (max_steps, callback is None, every, record)
-    run = program.solves.setdefault(key, run)
     listener = None if callback is None else jnp.asarray(program.listeners.number(callback), jnp.int32)
-    solution = run(leaves, traced.constants, limit, listener)
+
+    def attempt() -> tuple[Solution[Any], dict[int, jax.Array]]:
+        if key not in program.solves:
+            program.solves[key] = jax.jit(functools.partial(run))
+        found: tuple[Solution[Any], dict[int, jax.Array]]
+        found = program.solves[key](leaves, traced.constants, limit, listener)
+        return found
+
+    solution, _ = watched(program, attempt, lambda found: found[1])
     solution = solution._replace(
         params=jax.tree.unflatten(treedef, solution.params),
         path=None if solution.path is None else jax.tree.unflatten(treedef, solution.path),

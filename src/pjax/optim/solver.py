@@ -16,12 +16,14 @@ from pjax.checks import check_finite, check_graph, check_mesh
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
+from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph
 from pjax.graph.partition import Partition, two_sets
 from pjax.graph.stack.stacking import stacked
 from pjax.optim.callback import Listeners
+from pjax.optim.neglect import watched
 
 P = TypeVar("P")
 
@@ -117,8 +119,8 @@ class Solver(abc.ABC):
 
     def moves(
         self, problem: Problem, mean: Callable[[jax.Array], jax.Array] | None = None
-    ) -> tuple[dict[int, jax.Array], jax.Array]:
-        """How far the parameters move in one round, by node, and the largest neglected term.
+    ) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
+        """How far the parameters move in one round, by node, and the largest neglected terms of histories.
 
         Args:
             problem: of the whole batch, or of one group.
@@ -174,6 +176,11 @@ class Solver(abc.ABC):
     def stacks(self) -> bool:
         """Whether equal nodes are stacked."""
         return bool(self.stack) and self.metric == "unit"
+
+    @property
+    def may_store(self) -> bool:
+        """Whether edges may be stored where histories neglect too much."""
+        return True
 
     @property
     def _parts(self) -> int:
@@ -263,18 +270,22 @@ class Solver(abc.ABC):
         program = compiled(self, traced[0])
         if self.accumulate > 1:
             program.check_parts(traced)
-        outer = () if state is None else state.outer
         constants = tuple(part.constants for part in traced)
         apart: tuple[bool, ...] = ()
         if self.groups > 1:
             assert parts is not None
             constants, apart = _grouped(traced, parts, batch, self.groups)
-        new, outer, loss, neglected, aux = program.update(leaves, constants, outer, treedef, apart)
+        before = () if state is None else state.outer
+        new, outer, loss, neglected, aux = watched(
+            program,
+            lambda: program.update(leaves, constants, before, treedef, apart),
+            lambda result: result[3],
+        )
         params = jax.tree.unflatten(treedef, new)
         found = (loss, jax.tree.unflatten(traced[0].aux, aux)) if has_aux else loss
         if state is None:
             return params, found
-        worst = jnp.maximum(state.neglected, neglected.astype(jnp.float32))
+        worst = functools.reduce(jnp.maximum, neglected.values(), state.neglected)
         return params, OptimizerState(state.updates + 1, worst, outer), found
 
 
@@ -422,13 +433,25 @@ class Program:
         partition = solver.partition(graph)
         sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None
         self.partition = stacked(partition, sharding) if solver.stacks else partition
-        self.update = jax.jit(self._update, static_argnames=("treedef", "apart"))
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
+        self.stored = frozenset[int]()
+        self.store(self.stored)
         self.listeners = Listeners()
         self._checked: set[tuple[bool, ...]] = set()
         self._graph = graph
         self._kind = kind
         self._traced = traced
+
+    def store(self, nodes: frozenset[int]) -> None:
+        """Store the edges of more contractions from now on."""
+        self.stored |= nodes
+        self.solves.clear()
+        # A new function, which is compiled anew.
+        self.update = jax.jit(functools.partial(self._update), static_argnames=("treedef", "apart"))
+
+    def edges(self, v: int) -> int:
+        """The number of edges of each input of a contraction."""
+        return fan_out.entering(self.partition.graph.nodes[v], 0)
 
     def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
         return self._kind(
@@ -439,6 +462,7 @@ class Program:
             fixed_constants=self.solver.constants == "fixed",
             balanced=self.solver.metric == "balanced",
             state_dtype=self.solver.state_dtype,
+            stored=self.stored,
         )
 
     def check_parts(self, parts: Sequence[tracing.Traced]) -> None:
@@ -477,7 +501,7 @@ class Program:
         outer: Any,
         treedef: Any,
         apart: tuple[bool, ...] = (),
-    ) -> tuple[list[Any], Any, jax.Array, jax.Array, list[Any]]:
+    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
         aux: list[Any] = []
         if self._traced.aux is not None or self._traced.has_effects:
             aux = self._traced.evaluate(leaves, constants[0])[self._traced.outputs :]
@@ -490,17 +514,18 @@ class Program:
         outer: Any,
         treedef: Any,
         apart: tuple[bool, ...],
-    ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
+    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array]]:
         if self.solver.rounds == 1:
             return self._round(leaves, constants, outer, treedef, apart)
 
-        def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array, jax.Array]:
-            leaves, outer, first, worst = carry
-            leaves, outer, loss, neglected = self._round(leaves, constants, outer, treedef, apart)
-            return leaves, outer, jnp.where(i == 0, loss, first), jnp.maximum(worst, neglected)
+        def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array]:
+            leaves, outer, first = carry
+            leaves, outer, loss, _ = self._round(leaves, constants, outer, treedef, apart)
+            return leaves, outer, jnp.where(i == 0, loss, first)
 
         zero = jnp.zeros((), self.partition.graph.dtype)
-        return jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero, zero))
+        # Methods of several rounds keep nothing from step to step, so there is nothing to neglect.
+        return *jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}
 
     def _round(
         self,
@@ -509,7 +534,7 @@ class Program:
         outer: Any,
         treedef: Any,
         apart: tuple[bool, ...],
-    ) -> tuple[list[Any], Any, jax.Array, jax.Array]:
+    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array]]:
         if apart:
             moves, loss, neglected = self._in_groups(leaves, constants[0], apart)
         elif len(constants) == 1:
@@ -521,24 +546,25 @@ class Program:
             stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *constants)
             make = functools.partial(self.problem, leaves)
             moves, loss = self.solver.moves_in_parts(make, stacks, parameters)
-            neglected = jnp.zeros_like(loss)
+            neglected = {}
         leaves, outer = self.applied(leaves, moves, outer, treedef, loss)
         return leaves, outer, loss, neglected
 
     def _in_groups(
         self, leaves: list[Any], constants: tuple[Any, ...], apart: tuple[bool, ...]
-    ) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
+    ) -> tuple[dict[int, jax.Array], jax.Array, dict[int, jax.Array]]:
         """How far parameters move where groups of samples work apart; mean loss, and what is neglected."""
         name = "groups"
 
         @functools.partial(jax.vmap, axis_name=name, in_axes=[0 if own else None for own in apart])
-        def group(*constants: Any) -> tuple[dict[int, jax.Array], jax.Array, jax.Array]:
+        def group(*constants: Any) -> tuple[dict[int, jax.Array], jax.Array, dict[int, jax.Array]]:
             problem = self.problem(leaves, constants)
             moves, neglected = self.solver.moves(problem, lambda move: jax.lax.pmean(move, name))
             return moves, problem.loss, neglected
 
         moves, losses, neglected = group(*constants)
-        return {v: jnp.mean(move, 0) for v, move in moves.items()}, jnp.mean(losses), jnp.max(neglected)
+        worst = {v: jnp.max(x) for v, x in neglected.items()}
+        return {v: jnp.mean(move, 0) for v, move in moves.items()}, jnp.mean(losses), worst
 
     def applied(
         self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any, loss: jax.Array

@@ -2,7 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
+
+TINY = 1e-12
 
 
 def wide(x: jax.typing.ArrayLike) -> jax.Array:
@@ -27,3 +30,16 @@ def rows(x: jax.Array) -> jax.Array:
         return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
     return jax.lax.platform_dependent(x, cuda=lie, default=lambda x: x)
+
+
+def condensed(x: np.ndarray) -> int | np.ndarray:
+    """An array of counts as a positive number, or without axes along which it does not change.
+
+    >>> condensed(np.array([[3.0, 3.0], [2.0, 2.0]])).tolist(), condensed(np.full((4, 4), 2.0))
+    ([[3.0], [2.0]], 2)
+    """
+    for axis in range(x.ndim):
+        first = x.take([0], axis)
+        if (x == first).all():
+            x = first
+    return int(x.reshape(())) if x.size == 1 and x.min() > 0 else x

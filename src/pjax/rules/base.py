@@ -1,4 +1,8 @@
-"""What a primitive is: a function, and the projection onto its graph.
+"""What a rule is: a function, and the projection onto its graph.
+
+A `Rule` is what a node of a graph computes. There are four kinds: primitives and targets (here), contractions
+(`pjax.rules.contraction`) and scans (`pjax.rules.scan`). Engines and tools call the methods of `Rule`, and
+never ask which kind they have.
 
 A primitive is a frozen dataclass: its fields are static settings, its methods are pure. It works in
 *vector form*: every input is an array whose trailing ``core`` axes belong to one copy of the function
@@ -12,20 +16,195 @@ compute its residual from the small shifts, instead of as the difference of two 
 import abc
 import dataclasses
 import functools
-from typing import Any, ClassVar, TypeAlias
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import ad, batching, mlir
+
+from pjax.devices import end_kernel
 
 Arrays: TypeAlias = tuple[jax.Array, ...]
 Asked: TypeAlias = tuple[jax.Array | None, ...]
 """What is asked of inputs; None of those that never move."""
 
 
+Shifts: TypeAlias = tuple[jax.Array | None, ...]
+"""Displacements of inputs; None of constants."""
+
+
+class Moves(NamedTuple):
+    """What a projection does to a node."""
+
+    inputs: tuple[jax.Array | None, ...]
+    """For each slot of each input, the sum of the moves of its edges; None for constants."""
+    output: jax.Array | None
+    squared: jax.Array
+    """The sum of the squared moves of all edges of all inputs."""
+    squares: Callable[[int, bool], jax.Array] | None = None
+    """For each slot of an input, the sum of the squared moves of its edges; or, if the flag is set, the sum
+    over all of its slots, which costs less."""
+    reach: Callable[[jax.Array], jax.Array] | None = None
+    """Where the output then is, given what was asked of it. None where that is for the caller to add up."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Primitive(abc.ABC):
+class Place:
+    """Where a node stands while it projects: all that its rule is told of the rest of the graph."""
+
+    inputs: tuple[Any, ...]
+    """At the forward evaluation, in the variables of the metric; with labels and constants."""
+    point: jax.Array
+    """The output there."""
+    weight: Any = 1.0
+    """Of the output."""
+    read: jax.Array | None = None
+    """Which scalars of the output are read at all; None where all are."""
+    fixed: int | None = None
+    """The input that must keep its value, where constants are fixed."""
+    lengths: tuple[jax.Array, ...] = ()
+    """What `Rule.lengths` found, next to constants."""
+    factor: float | jax.Array = 1.0
+    """Of a target: by how much its losses count, next to those that count most."""
+
+
+class Rule(abc.ABC):
+    """What a node computes, and the projection onto it."""
+
+    name: ClassVar[str]
+    is_target: ClassVar[bool] = False
+    many_edges: ClassVar[bool] = False
+    """Whether several edges enter each slot of an input: a contraction, whose edges need not be stored."""
+    windowed: ClassVar[bool] = False
+    """Whether its sums are over windows, which cost more than a pass over the output."""
+    only_adds: ClassVar[bool] = False
+    """Whether it is the sum of its `terms`."""
+
+    @property
+    def moving(self) -> int | None:
+        """How many of the inputs have edges, the first ones; None: all. The others never move."""
+        return None
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name
+
+    @property
+    def steps(self) -> int:
+        """Of a loop."""
+        return 0
+
+    @property
+    def terms(self) -> tuple[int, ...] | None:
+        """The signs with which its inputs are added up before anything else is done; None for others."""
+        return None
+
+    @property
+    def stackable(self) -> bool:
+        """Whether equal nodes can be one: see `stacked`."""
+        return False
+
+    @abc.abstractmethod
+    def forward(self, *inputs: Any, **_: Any) -> jax.Array:
+        """The function."""
+
+    @abc.abstractmethod
+    def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
+        """Project a node whose inputs are in consensus: all edges of one scalar carry one value.
+
+        Args:
+            at: its place.
+            shifts: the displacements of those inputs that have edges.
+            goal: the mean displacement of the edges that leave it; None for a target.
+        """
+
+    @abc.abstractmethod
+    def move_edges(
+        self, at: Place, shifts: Arrays, goal: jax.Array | None
+    ) -> tuple[Arrays, jax.Array | None]:
+        """Project a node given the displacements of all edges that enter it, written out: see `expand`.
+
+        Returns the moves of the edges, and of the output.
+        """
+
+    def change(self, at: Place, shifts: Shifts) -> jax.Array:
+        """How much the output changes with displacements of the inputs."""
+        padded = (*shifts, *(None for _ in at.inputs[len(shifts) :]))
+        end = (x if s is None else x + s for x, s in zip(at.inputs, padded, strict=True))
+        return self.forward(*end) - self.forward(*at.inputs)
+
+    def entering(self, i: int, shape: tuple[int, ...]) -> int:  # noqa: ARG002
+        """The number of edges of input i, which has a shape."""
+        return math.prod(shape)
+
+    def count(self, i: int) -> int | np.ndarray:  # noqa: ARG002
+        """How many edges enter each slot of input i; an array need not have all axes in full."""
+        return 1
+
+    def expand(self, i: int, x: jax.Array) -> jax.Array:  # noqa: ARG002
+        """Input i with a number for every edge. A layout."""
+        return x
+
+    def gather(self, i: int, edges: jax.Array) -> jax.Array:  # noqa: ARG002
+        """The transpose of `expand`: for each slot of input i, the sum over its edges."""
+        return edges
+
+    def lengths(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:  # noqa: ARG002
+        """Of a contraction: for each output, the squared lengths of its slots of either input."""
+        return ()
+
+    def balance(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:  # noqa: ARG002
+        """By what to multiply the inputs for the same typical length; nothing stands for one."""
+        return ()
+
+    def stacked(self, number: int, differ: Sequence[bool]) -> "tuple[Rule, tuple[bool, ...], int]":
+        """The rule of several equal nodes in one, which inputs then are stacked, and the axis of the output.
+
+        Args:
+            number: of nodes.
+            differ: for each input, whether they do not all read the same.
+        """
+        del number
+        return self, (True,) * len(differ), 0
+
+    def of_terms(self, signs: tuple[int, ...]) -> "Rule":
+        """The same function of a sum of other inputs: see `terms`."""
+        return dataclasses.replace(self, signs=signs)  # type: ignore[type-var]
+
+    def as_target(self) -> "Target | None":
+        """What asks for this constraint at the end of a function; None where that means nothing."""
+        return None
+
+
+def total_squares(arrays: Iterable[jax.Array]) -> jax.Array:
+    """The sum of the squares of all values."""
+    return functools.reduce(operator.add, ((a * a).sum() for a in arrays), jnp.zeros(()))
+
+
+class SlotBySlot(Rule):
+    """A rule with one edge for each slot of its inputs."""
+
+    def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
+        full = tuple(
+            jnp.zeros(x.shape, at.point.dtype) if s is None else s
+            for x, s in zip(at.inputs, shifts, strict=False)
+        )
+        moves, move = self.move_edges(at, full, goal)
+
+        def squares(i: int, whole: bool) -> jax.Array:
+            return (moves[i] ** 2).sum() if whole else moves[i] ** 2
+
+        return Moves(moves, move, total_squares(moves), squares)
+
+
+@dataclasses.dataclass(frozen=True)
+class Primitive(SlotBySlot):
     """A function with a projection onto its graph.
 
     Subclass it as a frozen dataclass, set `name` and `core`, and write `forward` and one of `project`
@@ -39,14 +218,8 @@ class Primitive(abc.ABC):
     """Whether the whole of its inputs makes one copy, with an output of any shape."""
 
     @property
-    def moving(self) -> int | None:
-        """How many of the inputs have edges, the first ones; None: all. The others never move."""
-        return None
-
-    @property
-    def label(self) -> str:
-        """What people call it."""
-        return self.name
+    def stackable(self) -> bool:
+        return not self.joint
 
     @abc.abstractmethod
     def forward(self, *inputs: jax.Array) -> jax.Array:
@@ -78,6 +251,25 @@ class Primitive(abc.ABC):
         ends, end = self.project(start, goal, weight)
         return tuple(e - s for e, s in zip(ends, start, strict=True)), end - goal
 
+    def move_edges(self, at: Place, shifts: Arrays, goal: jax.Array | None) -> tuple[Arrays, jax.Array]:
+        assert goal is not None
+        weight, read = at.weight, at.read
+        if read is not None and self.joint:
+            weight, read = jnp.where(read, weight, 0), None
+        still = tuple(jnp.zeros(x.shape, at.point.dtype) for x in at.inputs[len(shifts) :])
+        rule = self.holding(at.fixed)
+        moves, move = rule.displace(at.inputs, (*shifts, *still), at.point, goal, weight)
+        moves = moves[: len(shifts)]
+        if read is not None:  # an output that nobody reads constrains nothing
+            moves = tuple(
+                jnp.where(read.reshape(read.shape + (1,) * (m.ndim - read.ndim)), m, 0) for m in moves
+            )
+        return moves, move
+
+    def holding(self, fixed: int | None) -> "Primitive":  # noqa: ARG002
+        """The function with one input that keeps its value, where it can do that."""
+        return self
+
     def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
         """What a soft sweep asks of the inputs, given what is asked of the output: see `pjax.engines.soft`.
 
@@ -94,10 +286,6 @@ class Primitive(abc.ABC):
         """The typical sum of squared derivatives of one output."""
         return 1.0
 
-    def as_target(self) -> "Target | None":
-        """What asks for this constraint at the end of a function; None where that means nothing."""
-        return None
-
     def dithered(self) -> "Primitive":
         """The mean of the function over small random changes of its input, where a step of it is steep.
 
@@ -108,7 +296,7 @@ class Primitive(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Target(abc.ABC):
+class Target(SlotBySlot):
     """A loss at the end of a function, with the operator that lowers it.
 
     The operator is the proximal operator of the loss, with its ``scale``; or, where it has none, the
@@ -118,7 +306,11 @@ class Target(abc.ABC):
     name: ClassVar[str]
     core: ClassVar[int] = 1
     """How many trailing axes of the predictions belong to one loss."""
-    moving: ClassVar[int | None] = 1
+    is_target: ClassVar[bool] = True
+
+    @property
+    def moving(self) -> int:
+        return 1
 
     @abc.abstractmethod
     def forward(self, predictions: jax.Array, *labels: Any, **_: Any) -> jax.Array:
@@ -131,6 +323,23 @@ class Target(abc.ABC):
     def project(self, predictions: jax.Array, *labels: jax.Array) -> jax.Array:
         """The predictions after the move."""
         return predictions + self.displace(predictions, *labels)
+
+    def move_edges(
+        self,
+        at: Place,
+        shifts: Arrays,
+        goal: jax.Array | None,  # noqa: ARG002 - nobody reads it
+    ) -> tuple[Arrays, None]:
+        predictions, *labels = at.inputs
+        now, factor = predictions + shifts[0], at.factor
+        if isinstance(factor, float) and factor == 1:
+            moved = self.displace(now, *labels)
+        elif isinstance(factor, float) and factor == 0:
+            moved = jnp.zeros_like(now)
+        else:
+            moved = self.weighted(factor, now, *labels)
+        # Written out: it ends with sums, which would be found again wherever it is read.
+        return (end_kernel(moved.astype(shifts[0].dtype)),), None
 
     def weighted(
         self, factor: jax.typing.ArrayLike, predictions: jax.Array, *labels: Any, **_: Any

@@ -13,7 +13,6 @@ write them out (`expand`), and how to do without:
 import abc
 import dataclasses
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -22,14 +21,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.custom_batching import sequential_vmap
 
-from pjax.devices import divisor, end_kernel, has_kernels, on_one_device, sum_in_parts
-from pjax.graph.wires import condensed
-from pjax.rules.kernels import multiplier as solve_kernel
-from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
-from pjax.rules.windows import box, windows
+from pjax.devices import on_one_device
+from pjax.rules.arithmetic import TINY, condensed
+from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts
+from pjax.rules.dot import Dot, Multiplier, multiplier, sum_and_difference, visible
 
 
 class Found(NamedTuple):
@@ -43,13 +39,11 @@ class Found(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Contraction(abc.ABC):
+class Contraction(Rule):
     """A bilinear operation made of dot products of equal length."""
 
     name: ClassVar[str] = "dot"
-    moving: ClassVar[int | None] = None
-    windowed: ClassVar[bool] = False
-    """Whether its sums are over windows, which cost more than a pass over the output."""
+    many_edges: ClassVar[bool] = True
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     dtypes: tuple[Any, Any]
 
@@ -128,426 +122,151 @@ class Contraction(abc.ABC):
         (x,) = jax.linear_transpose(lambda x: self.expand(i, x), aval)(edges)
         return x
 
-    def align(self, i: int, x: jax.Array, edges: jax.Array) -> jax.Array:
-        """For each output, the dot product of its slots of input i with its edges."""
-        return (self.expand(i, x) * edges).sum(-1)
-
     @property
     def edges(self) -> int:
         """The number of edges of each input."""
         return math.prod(self.out) * self.length
 
+    def entering(self, i: int, shape: tuple[int, ...]) -> int:  # noqa: ARG002
+        return self.edges
 
-@dataclasses.dataclass(frozen=True)
-class DotGeneral(Contraction):
-    """`lax.dot_general`."""
+    def lengths(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        return tuple(self.reduce(i, jnp.square(x)) for i, x in enumerate(inputs))
 
-    contract: tuple[tuple[int, ...], tuple[int, ...]]
-    batch: tuple[tuple[int, ...], tuple[int, ...]]
-    precision: Any = None
+    def balance(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        """By s and 1/s with s² = |y| / |x| of typical lengths.
 
-    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        def by_edges(*terms: Any) -> jax.Array:
-            """One kernel that adds, where those that multiply matrices would take longer to start."""
-            return _added(self._products, *terms).sum(-1)
-
-        in_parts = functools.partial(_added, self._in_parts) if self._parts > 1 else None
-        return on_one_device(
-            *terms,
-            cuda=by_edges if self.edges <= 2**20 else in_parts,
-            default=functools.partial(_added, self._plain),
-        )
-
-    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return _dot(x, y, (self.contract, self.batch), self.precision)
-
-    def _products(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """The products before they are summed."""
-        dtype = jnp.promote_types(jnp.result_type(x, y), jnp.float32)
-        return self.expand(0, x).astype(dtype) * self.expand(1, y).astype(dtype)
-
-    @functools.cached_property
-    def _parts(self) -> int:
-        """In how many parts a GPU sums products that are long and few: it has work for all its cores then.
-
-        The compiler does that by itself, but first copies to a multiple of some power of two what is not one.
+        A factor that is nearly zero, such as weights that start there, is taken for larger: it must move.
         """
-        if self.batch != ((), ()) or [len(s) for s in self.shapes] != [2, 2]:
-            return 1
-        if self.length % 256 == 0 or self.length % 16 or math.prod(self.out) > 2**17:
-            return 1
-        return divisor(self.length // 16, self.length // 64)
+        mean_x, mean_y = map(jnp.mean, self.lengths(inputs))
+        least = TINY + 1e-6 * jnp.maximum(mean_x, mean_y)
+        square = jnp.sqrt(jnp.maximum(mean_y, least) / jnp.maximum(mean_x, least))
+        scale = jnp.sqrt(square)
+        return scale, 1 / scale
 
-    def _in_parts(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        (a,), (b,) = self.contract
-        x, y = (z.reshape(*z.shape[:d], self._parts, -1, *z.shape[d + 1 :]) for z, d in ((x, a), (y, b)))
-        return _dot(x, y, (((a + 1,), (b + 1,)), ((a,), (b,))), self.precision).sum(0)
+    # --- The projection ---
 
-    @functools.cached_property
-    def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        first, second = (
-            tuple(d for d in range(len(self.shapes[i])) if d not in self.contract[i] + self.batch[i])
-            for i in (0, 1)
+    def change(self, at: Place, shifts: Shifts) -> jax.Array:
+        (x, y), (dx, dy) = at.inputs, shifts
+        if dx is None:
+            assert dy is not None
+            return self.pair(x, dy)
+        if dy is None:
+            return self.pair(dx, y)
+        return self.pairs((dx, y + dy), (x, dy))
+
+    def norm(self, at: Place, i: int, shift: jax.Array | None) -> jax.Array:
+        """For each output, the squared length of its slots of input i after a shift."""
+        if shift is None:
+            return at.lengths[i]
+        if at.lengths:
+            # The sum of the two need not be written out: next to a constant, nothing else asks for it.
+            return jnp.maximum(at.lengths[i] + self.reduce(i, shift * (2 * at.inputs[i] + shift)), 0)
+        return self.reduce(i, jnp.square(at.inputs[i] + shift))
+
+    def solve(self, at: Place, plus: jax.Array, minus: jax.Array, residual: jax.Array) -> Multiplier:
+        """The multipliers of the dot products; zero where nobody reads the output."""
+        return multiplier(plus, minus, _where_read(at, residual), at.weight)
+
+    def solve_fixed(self, at: Place, residual: jax.Array) -> jax.Array:
+        """The multipliers of the dot products with a fixed vector."""
+        assert at.fixed is not None
+        return _where_read(at, residual) / (at.lengths[at.fixed] + 1 / at.weight)
+
+    def move_edges(self, at: Place, shifts: Arrays, goal: jax.Array | None) -> tuple[Arrays, jax.Array]:
+        written = tuple(self.expand(i, x) for i, x in enumerate(at.inputs))
+        return Dot().move_edges(dataclasses.replace(at, inputs=written), shifts, goal)
+
+    def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
+        assert goal is not None
+        drift = self.change(at, shifts)
+        if at.fixed is not None:
+            return self._move_fixed(at, at.fixed, goal - drift)
+        x, y = (a if s is None else a + s for a, s in zip(at.inputs, shifts, strict=True))
+        norms = self.norm(at, 0, shifts[0]), self.norm(at, 1, shifts[1])
+
+        def solved() -> tuple[jax.Array, jax.Array, Multiplier]:
+            plus, minus = sum_and_difference(norms[0] + norms[1], at.point + drift)
+            return plus, minus, self.solve(at, plus, minus, goal - drift)
+
+        plus, minus, m = solved()
+        moving = [i for i, shift in enumerate(shifts) if shift is not None]
+
+        def with_spheres(_: jax.Array) -> list[jax.Array]:
+            return [m.other, m.lam, *(self.scatter(i, m.along(i, self.length)) for i in moving)]
+
+        def looking(own: jax.Array) -> list[jax.Array]:
+            """The same; hardly ever is there a sphere, and without one the sums are those of one array."""
+
+            def on_spheres() -> list[jax.Array]:
+                m = solved()[2]
+                return [self.scatter(i, m.on_sphere(i, self.length)) for i in moving]
+
+            nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(on_spheres))
+            more = jax.lax.cond(jnp.min(own, initial=0) < 0, on_spheres, lambda: nothing)
+            sums = (self.scatter(i, own) + extra for i, extra in zip(moving, more, strict=True))
+            return [m.other, m.lam, *sums]
+
+        solve = self.solver(at.weight, drift, goal, *norms) if at.read is None else None
+
+        def in_one_kernel(_: jax.Array) -> list[jax.Array]:
+            assert solve is not None
+            found = solve(drift, at.point, goal, *norms)
+            return [found.other, found.reached, *(found.own[i] for i in moving)]
+
+        # The answer is the multipliers, or from the kernel, where the outputs are: it has what was asked.
+        other, answer, *own = on_one_device(
+            m.own,
+            cpu=looking if self.windowed else None,  # other devices would have to wait for the answer
+            cuda=in_one_kernel if solve else None,
+            default=with_spheres,
         )
-        return first, second
 
-    @property
-    def length(self) -> int:
-        return math.prod(self.shapes[0][d] for d in self.contract[0])
+        def total_move(i: int) -> jax.Array | None:
+            if i not in moving:
+                return None
+            this, partner = (x, y) if i == 0 else (y, x)
+            return own[moving.index(i)] * visible(this) + self.pull(i, partner, other)
 
-    def rows(self, i: int, x: jax.Array) -> jax.Array:
-        """Input i as the rows that dot products are made of: shape ``(batch, free, K)``."""
-        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i])
-        return x.reshape(math.prod(x.shape[: len(self.batch[i])]), -1, self.length)
+        def squares(i: int, whole: bool) -> jax.Array:
+            # Of own * this + other * partner. Without spheres, which hardly ever are there.
+            this, partner = (x, y) if i == 0 else (y, x)
+            mine, theirs, both = m.own**2, m.other**2, 2 * m.own * m.other
+            if whole:
+                return jnp.sum(mine * norms[i] + both * (plus - minus) / 4 + theirs * norms[1 - i])
+            crossed = this * self.pull(i, partner, both) + self.pull(i, partner**2, theirs)
+            return jnp.maximum(self.scatter(i, mine) * this**2 + crossed, 0)
 
-    def expand(self, i: int, x: jax.Array) -> jax.Array:
-        ones = [1] * len(self.free[1 - i])
-        batch = [x.shape[d] for d in self.batch[i]]
-        free = [x.shape[d] for d in self.free[i]]
-        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i])
-        x = x.reshape(*batch, *(ones if i else free), *(free if i else ones), self.length)
-        return jnp.broadcast_to(x, (*self.out, self.length))
+        def reach(asked: jax.Array) -> jax.Array:
+            return on_one_device(
+                asked,
+                answer,
+                cuda=(lambda _, reached: reached) if solve else None,
+                default=lambda asked, lam: asked - lam / at.weight,
+            )
 
-    def align(self, i: int, x: jax.Array, edges: jax.Array) -> jax.Array:
-        n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
-        shape = [x.shape[d] for d in self.batch[i] + self.free[i]]
-        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*shape, self.length)
-        start = n if i == 0 else n + counts[0]
-        mine = (*range(n), *range(start, start + counts[i]))
-        dims = (((x.ndim - 1,), (edges.ndim - 1,)), (tuple(range(x.ndim - 1)), mine))
-        out = lax.dot_general(x, edges, dims, precision=self.precision)
-        if i == 1:  # batch, free of y, free of x
-            out = jnp.moveaxis(out, range(n, n + counts[1]), range(n + counts[0], n + counts[0] + counts[1]))
-        return out
+        output = -(m.lam if solve else answer) / at.weight
+        inputs = total_move(0), total_move(1)
+        return Moves(inputs, output, m.squared(plus, minus).sum(), squares, reach)
 
-    def reduce(self, i: int, q: jax.Array) -> jax.Array:
-        ones = [1] * len(self.free[1 - i])
-        batch = [q.shape[d] for d in self.batch[i]]
-        free = [q.shape[d] for d in self.free[i]]
-        parts = 1 if self.contract[i][-1] == q.ndim - 1 else divisor(self.length, self.length // 32)
-        q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
-        if parts > 1:
-            total = sum_in_parts(q, parts)
-        elif q.size <= 2**20:
-            total = end_kernel(end_kernel(q).sum(-1))
-        else:  # writing more takes longer than it saves
-            total = end_kernel(q.sum(-1))
-        return total.reshape(*batch, *(ones if i else free), *(free if i else ones))
+    def _move_fixed(self, at: Place, fixed: int, residual: jax.Array) -> Moves:
+        """With one input fixed the constraint is a hyperplane."""
+        moving, held = 1 - fixed, at.inputs[fixed]
+        lam = self.solve_fixed(at, residual)
+        total = self.pull(moving, held, lam)
+        squared = (lam**2 * at.lengths[fixed]).sum()
 
-    def scatter(self, i: int, c: jax.Array) -> jax.Array:
-        n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
-        first = n + counts[0] if i == 0 else n
-        axes = tuple(range(first, first + counts[1 - i]))
-        mine = self.batch[i] + self.free[i]
-        shape = [size if d in mine else 1 for d, size in enumerate(self.shapes[i])]
-        return end_kernel(c).sum(axes).transpose(np.argsort(mine)).reshape(shape)
+        def squares(i: int, whole: bool) -> jax.Array:
+            return squared if whole else self.pull(i, held**2, lam**2)
 
-    def count(self, i: int) -> int:
-        return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])
+        return Moves((total, None) if moving == 0 else (None, total), -lam / at.weight, squared, squares)
 
 
-def _added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: tuple[Any, Any]) -> jax.Array:
+def _where_read(at: Place, residual: jax.Array) -> jax.Array:
+    """An output that nobody reads asks for nothing."""
+    return residual if at.read is None else jnp.where(at.read, residual, 0)
+
+
+def added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: tuple[Any, Any]) -> jax.Array:
     """The sum of what a function makes of several pairs."""
     return functools.reduce(operator.add, (pair(x, y) for x, y in terms))
-
-
-def _dot(x: jax.Array, y: jax.Array, axes: lax.DotDimensionNumbers, precision: Any) -> jax.Array:
-    dtype = jnp.result_type(x, y)
-    return lax.dot_general(
-        x.astype(dtype),
-        y.astype(dtype),
-        axes,
-        precision=precision,
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Convolution(Contraction):
-    """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
-
-    windowed: ClassVar[bool] = True
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    input_dilation: tuple[int, ...]
-    kernel_dilation: tuple[int, ...]
-    axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    """Batch, feature and spatial axes of the input; output feature, input feature and spatial axes of
-    the kernel; batch, feature and spatial axes of the output."""
-    groups: int = 1
-    precision: Any = None
-
-    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-            return _added(self._plain, *self._joined(*terms))
-
-        return on_one_device(
-            *terms,
-            cpu=sequential_vmap(lambda *terms: self._pairs_on_cpu(*self._joined(*terms))),
-            cuda=self._pairs_on_cuda
-            if len(terms) <= 2 and self._has_kernels(*itertools.chain(*terms))
-            else None,
-            default=plain,
-        )
-
-    def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
-        plain = functools.partial(super().pull, i)
-        if self.groups > 1 or 0 in self.out:
-            return plain(partner, c)
-        on_cpu = self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu
-        on_cuda = self._pull_input_on_cuda if i == 0 else self._pull_kernel_on_cuda
-        return on_one_device(
-            partner,
-            c,
-            cpu=sequential_vmap(on_cpu),
-            cuda=on_cuda if self._has_kernels(partner, c, transposed=i == 0) else None,
-            default=plain,
-        )
-
-    def _joined(self, *terms: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, jax.Array], ...]:
-        """Several pairs as one of more channels, which is faster than several convolutions."""
-        if self.groups > 1 or len(terms) == 1:
-            return terms
-        xs, ys = zip(*terms, strict=True)
-        return ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
-
-    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return _convolve(
-            x, y, self.strides, self.padding, self.input_dilation, self.kernel_dilation,
-            lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision,
-        )  # fmt: skip
-
-    # --- On CPU ---
-    #
-    # The compiler has fast convolutions there for one order of axes: (batch, *spatial, feature) with a kernel
-    # (*spatial, in, out). It brings others into that order, but not inside loops, where it is 20 to 50 times
-    # slower without. So here they come in that order. Nor is a convolution with groups fast, which is what
-    # `vmap` over both inputs makes of one: those go one after the other.
-
-    def _pairs_on_cpu(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        settings = (self.strides, self.padding, self.input_dilation, self.kernel_dilation)
-        parts = (
-            _convolve(
-                self._rows(x), self._kernel(y), *settings, _rows_first(x.ndim), self.groups, self.precision
-            )
-            for x, y in terms
-        )
-        return _put(functools.reduce(operator.add, parts), _feature_last(self.axes[2]))
-
-    def _pull_input_on_cpu(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
-        """Scatter as correlation with the flipped kernel."""
-        kernel = self._kernel(kernel)
-        kernel = lax.rev(kernel, range(kernel.ndim - 2)).swapaxes(-1, -2)
-        c = c.transpose(_feature_last(self.axes[2]))
-        padding = [(k - 1 - lo, n - m + lo) for n, k, m, (lo, _) in self._spans()]
-        x = _convolve(
-            c, kernel, self.input_dilation, padding, self.strides, self.kernel_dilation,
-            _rows_first(c.ndim), 1, self.precision,
-        )  # fmt: skip
-        return _put(x, _feature_last(self.axes[0]))
-
-    def _pull_kernel_on_cpu(self, x: jax.Array, c: jax.Array) -> jax.Array:
-        """Correlation with batch and channels in each other's place."""
-        (batch, feature, *spatial), (b, f, *s) = self.axes[0], self.axes[2]
-        x, c = x.transpose(feature, *spatial, batch), c.transpose(*s, b, f)
-        padding = [(lo, k + m - 1 - n - lo) for n, k, m, (lo, _) in self._spans()]
-        kernel = _convolve(
-            x, c, self.kernel_dilation, padding, self.input_dilation, self.strides,
-            _rows_first(x.ndim), 1, self.precision,
-        )  # fmt: skip
-        out, depth, *taps = self.axes[1]
-        return _put(kernel, (depth, *taps, out))
-
-    # --- On NVIDIA GPUs ---
-
-    def _has_kernels(self, *arrays: jax.Array, transposed: bool = False) -> bool:
-        """Whether there are kernels for this, and for these arrays."""
-        shape = self._correlation
-        precision = self.precision or jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-        return (
-            shape is not None
-            and (shape.transposed if transposed else shape).fits
-            and all(x.dtype == jnp.float32 for x in arrays)
-            and precision in (None, "default", lax.Precision.DEFAULT, (lax.Precision.DEFAULT,) * 2)
-            and has_kernels()
-        )
-
-    @functools.cached_property
-    def _correlation(self) -> Correlation | None:
-        """This convolution of images with their channels last; None for others."""
-        rows, ones = (0, 3, 1, 2), (1, 1)
-        settings = self.strides, self.input_dilation, self.kernel_dilation, (self.axes[0], self.axes[2])
-        if settings != (ones, ones, ones, (rows, rows)) or self.groups > 1:
-            return None
-        features, channels, height, width = (self.shapes[1][d] for d in self.axes[1])
-        (top, _), (left, _) = self.padding
-        batch, *image, _ = self.shapes[0]
-        _, *out, _ = self.out
-        return Correlation(
-            batch, (image[0], image[1]), (height, width), (top, left), (out[0], out[1]), channels, features
-        )
-
-    def _pairs_on_cuda(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        assert self._correlation is not None
-        return correlate(self._correlation, *((x, self._kernel(y)) for x, y in terms))
-
-    def _pull_input_on_cuda(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
-        assert self._correlation is not None
-        return correlate(self._correlation.transposed, (c, self._kernel(kernel)), backwards=True)
-
-    def _pull_kernel_on_cuda(self, x: jax.Array, c: jax.Array) -> jax.Array:
-        assert self._correlation is not None
-        out, depth, *taps = self.axes[1]
-        return _put(pull_kernel(self._correlation, x, c), (*taps, depth, out))
-
-    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:
-        rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
-        if not (rows and self.groups == 1 and has_kernels() and solve_kernel.fits(self.out, weight, *arrays)):
-            return None
-
-        def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> Found:
-            moved, at, asked = (a.reshape(-1, self.out[-1]) for a in (drift, point, goal))
-            lengths = norms[0].ravel(), norms[1].ravel()
-            found = solve_kernel.solve(moved, at, asked, lengths, self.length, weight)
-            places = found.rows.reshape(self.out[0], 1, *self.out[1:-1])
-            own = self.spread(0, places), self.spread(1, found.columns)
-            return Found(found.other.reshape(self.out), found.reached.reshape(self.out), own)
-
-        return solve
-
-    def _rows(self, x: jax.Array) -> jax.Array:
-        return x.transpose(_feature_last(self.axes[0]))
-
-    def _kernel(self, y: jax.Array) -> jax.Array:
-        out, depth, *taps = self.axes[1]
-        return y.transpose(*taps, depth, out)
-
-    def _spans(self) -> list[tuple[int, int, int, tuple[int, int]]]:
-        """For each spatial axis, how far input, kernel and output reach with their gaps, and the padding."""
-
-        def reach(i: int, gaps: tuple[int, ...]) -> list[int]:
-            shape = self.out if i == 2 else self.shapes[i]
-            return [(shape[d] - 1) * gap + 1 for d, gap in zip(self.axes[i][2:], gaps, strict=True)]
-
-        spans = reach(0, self.input_dilation), reach(1, self.kernel_dilation), reach(2, self.strides)
-        return list(zip(*spans, self.padding, strict=True))
-
-    @property
-    def length(self) -> int:
-        return math.prod(self.shapes[1]) // self.shapes[1][self.axes[1][0]]
-
-    def _to_output_order(self, x: jax.Array) -> jax.Array:
-        """From (batch, feature, *spatial, …) to the output's order of axes."""
-        rest = x.ndim - len(self.axes[2])
-        order = [self.axes[2].index(d) for d in range(len(self.axes[2]))]
-        return x.transpose(*order, *(len(order) + r for r in range(rest)))
-
-    def expand(self, i: int, x: jax.Array) -> jax.Array:
-        taps = [self.shapes[1][d] for d in self.axes[1][2:]]
-        features, depth = self.shapes[1][self.axes[1][0]], self.shapes[1][self.axes[1][1]]
-        shape = [self.out[d] for d in self.axes[2]]  # batch, feature, *spatial
-        if i == 0:
-            x = windows(self._spread(x.transpose(self.axes[0])), *self._window())
-            x = x.reshape(shape[0], self.groups, 1, depth, *shape[2:], math.prod(taps))
-            x = jnp.moveaxis(x, 3, -2)  # batch, group, 1, *spatial, depth, taps
-            x = jnp.broadcast_to(x, (*x.shape[:2], features // self.groups, *x.shape[3:]))
-            x = x.reshape(*shape, self.length)
-        else:
-            x = x.transpose(self.axes[1]).reshape(1, features, *(1 for _ in taps), self.length)
-        return self._to_output_order(jnp.broadcast_to(x, (*shape, self.length)))
-
-    def reduce(self, i: int, q: jax.Array) -> jax.Array:
-        if i == 1:
-            total = q.transpose(self.axes[1]).reshape(q.shape[self.axes[1][0]], -1).sum(-1)
-            return _put(end_kernel(total).reshape(1, -1, *(1 for _ in self.strides)), self.axes[2])
-        boxed = end_kernel(self._box(end_kernel(self._per_group(q, self.axes[0]))))
-        if self.groups > 1:
-            boxed = jnp.repeat(boxed, self.shapes[1][self.axes[1][0]] // self.groups, 1)
-        return _put(boxed, self.axes[2])
-
-    def scatter(self, i: int, c: jax.Array) -> jax.Array:
-        c = end_kernel(c)
-        if i == 0:
-            return self.spread(0, self._per_group(c, self.axes[2]))
-        batch, _, *spatial = self.axes[2]
-        return self.spread(1, c.sum((batch, *spatial)))
-
-    def spread(self, i: int, sums: jax.Array) -> jax.Array:
-        """What `scatter` gives, for an input given the sums over all outputs at one place.
-
-        Args:
-            i: which input.
-            sums: for the first, over the features of each group, of axes (batch, group, *spatial); for the
-                second, over all but the features.
-        """
-        if i == 1:
-            return _put(sums.reshape(-1, *(1 for _ in (0, *self.strides))), self.axes[1])
-        batch, _, *spatial = (self.shapes[0][d] for d in self.axes[0])
-        aval = jax.ShapeDtypeStruct((batch, self.groups, *spatial), sums.dtype)
-        (x,) = jax.linear_transpose(self._box, aval)(sums)
-        if self.groups > 1:
-            x = jnp.repeat(x, self.shapes[1][self.axes[1][1]], 1)
-        return _put(x, self.axes[0])
-
-    def _per_group(self, x: jax.Array, axes: Sequence[int]) -> jax.Array:
-        """The sums over the features of each group, of axes (batch, group, *spatial)."""
-        x = x.transpose(axes)
-        return x.reshape(x.shape[0], self.groups, x.shape[1] // self.groups, *x.shape[2:]).sum(2)
-
-    def _box(self, x: jax.Array) -> jax.Array:
-        """The sums over the windows of an input of axes (batch, group, *spatial)."""
-        return box(self._spread(x), *self._window())
-
-    def _spread(self, x: jax.Array) -> jax.Array:
-        """An input of axes (batch, feature, *spatial) with the gaps of its dilation."""
-        gaps = [(0, 0, d - 1) for d in self.input_dilation]
-        return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *gaps])
-
-    def _window(self) -> tuple[Any, ...]:
-        """The window, strides, padding and dilation of a kernel over (batch, feature, *spatial)."""
-        taps = (self.shapes[1][d] for d in self.axes[1][2:])
-        padding = ((0, 0), (0, 0), *self.padding)
-        return (1, 1, *taps), (1, 1, *self.strides), padding, (1, 1, *self.kernel_dilation)
-
-
-def _convolve(
-    x: jax.Array,
-    y: jax.Array,
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    input_dilation: Sequence[int],
-    kernel_dilation: Sequence[int],
-    axes: lax.ConvDimensionNumbers,
-    groups: int,
-    precision: Any,
-) -> jax.Array:
-    dtype = jnp.result_type(x, y)
-    return lax.conv_general_dilated(
-        x.astype(dtype),
-        y.astype(dtype),
-        strides,
-        padding,
-        lhs_dilation=input_dilation,
-        rhs_dilation=kernel_dilation,
-        dimension_numbers=axes,
-        feature_group_count=groups,
-        precision=precision,
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
-    )
-
-
-def _rows_first(ndim: int) -> lax.ConvDimensionNumbers:
-    """Axes (batch, *spatial, feature) of input and output, (*spatial, in, out) of the kernel."""
-    rows = (0, ndim - 1, *range(1, ndim - 1))
-    return lax.ConvDimensionNumbers(rows, (ndim - 1, ndim - 2, *range(ndim - 2)), rows)
-
-
-def _feature_last(axes: Sequence[int]) -> tuple[int, ...]:
-    """(batch, *spatial, feature) from (batch, feature, *spatial)."""
-    batch, feature, *spatial = axes
-    return batch, *spatial, feature
-
-
-def _put(x: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """The inverse of ``transpose(axes)``."""
-    return x.transpose(np.argsort(axes))

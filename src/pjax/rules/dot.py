@@ -30,12 +30,22 @@ class Multiplier(NamedTuple):
     @property
     def grow_plus(self) -> jax.Array:
         """``x + y`` is multiplied by one plus this."""
-        return self.own + self.other
+        return jnp.where(self.other >= 0, self._grown, self._shrunk)
 
     @property
     def grow_minus(self) -> jax.Array:
         """``x - y`` is multiplied by one plus this."""
-        return self.own - self.other
+        return jnp.where(self.other >= 0, self._shrunk, self._grown)
+
+    @property
+    def _grown(self) -> jax.Array:
+        """That one of the two which grows."""
+        return self.own + jnp.abs(self.other)
+
+    @property
+    def _shrunk(self) -> jax.Array:
+        """The other one. Not as ``own - |other|``, which cancels."""
+        return jnp.where(jnp.abs(self.lam) >= 1, -0.5, -self._grown / (1 + 2 * self._grown))
 
     def squared(self, plus: jax.Array, minus: jax.Array) -> jax.Array:
         """How far ``x`` and ``y`` move, squared, given ``|x + y|²`` and ``|x - y|²``."""
@@ -280,6 +290,9 @@ class Dot(Primitive):
     def __post_init__(self) -> None:
         if self.fixed not in (None, 0, 1):
             raise InputError(f"dot: fixed must be None, 0 or 1, the input held constant; got {self.fixed!r}.")
+
+    def holding(self, fixed: int | None) -> "Dot":
+        return self if fixed is None else Dot(fixed)
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         x, y = inputs

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts
+
 if TYPE_CHECKING:
     from pjax.graph.nodes import Graph
 
@@ -23,7 +25,7 @@ leaves."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Loop:
+class Scan(Rule):
     """A scan whose body is a graph of its own.
 
     The inputs are those of the scan: fixed ones, the initial state, and arrays to go through. In the body's
@@ -42,7 +44,6 @@ class Loop:
     """Shape and type of each result, with those of the states that the steps start from."""
 
     name: ClassVar[str] = "scan"
-    moving: ClassVar[int | None] = None
 
     def forward(self, *inputs: Any) -> jax.Array:
         """Everything, flat."""
@@ -91,6 +92,18 @@ class Loop:
         (asked, totals), of_xs = self._scan(step, (asked, none), now, not self.reverse)
         found = itertools.chain(totals, asked, of_xs)
         return [next(found) if is_leaf else None for is_leaf in self.is_leaf]
+
+    @property
+    def steps(self) -> int:
+        return self.length
+
+    def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
+        raise NotImplementedError("where a scan projects, its steps are nodes of their own")
+
+    def move_edges(
+        self, at: Place, shifts: Arrays, goal: jax.Array | None
+    ) -> tuple[Arrays, jax.Array | None]:
+        raise NotImplementedError("where a scan projects, its steps are nodes of their own")
 
     @functools.cached_property
     def dtype(self) -> Any:

@@ -60,6 +60,12 @@ class Sum(Primitive):
     name: ClassVar[str] = "sum"
     core: ClassVar[int] = 1
 
+    only_adds: ClassVar[bool] = True
+
+    @property
+    def terms(self) -> tuple[int, ...]:
+        return self.signs
+
     def __post_init__(self) -> None:
         check_signs(self.name, self.signs)
 

@@ -41,6 +41,10 @@ class SumRelu(Primitive):
     name: ClassVar[str] = "sum_relu"
     core: ClassVar[int] = 1
 
+    @property
+    def terms(self) -> tuple[int, ...]:
+        return self.signs
+
     def __post_init__(self) -> None:
         check_signs(self.name, self.signs)
 

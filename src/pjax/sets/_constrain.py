@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pjax.errors import InputError
 from pjax.losses._labels import check_finite, check_float
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive, Target, apply
+from pjax.rules.base import Arrays, Place, Primitive, Target, apply
 from pjax.sets._set import Set
 
 
@@ -78,6 +78,12 @@ class Constrain(Primitive):
             move, out = w * back + beyond, beyond - back
         still = tuple(jnp.zeros(a.shape, output.dtype) for a in inputs[1:])
         return (move.astype(inputs[0].dtype), *still), out.astype(output.dtype)
+
+    def move_edges(self, at: Place, shifts: Arrays, goal: jax.Array | None) -> tuple[Arrays, jax.Array]:
+        if at.read is not None and goal is not None:
+            # A member is one, read or not; what nobody reads of it has no wish but the input's.
+            goal = jnp.where(at.read, goal, at.inputs[0] + shifts[0] - at.point)
+        return super().move_edges(dataclasses.replace(at, read=None), shifts, goal)
 
     def as_target(self) -> "Member":
         return Member(self)

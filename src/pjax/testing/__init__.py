@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -101,11 +101,12 @@ def check_projection(
     for number, (case, count) in enumerate(zip(shapes, counts, strict=True)):
         core = tuple(tuple(shape) for shape in case)
         rng = np.random.default_rng((key, number))
-        if isinstance(rule, Primitive):
-            check: Any = _Check(rule, core, frozenset(constant), dtype, limit, frozenset(sided))
+        if not rule.is_target:
+            one = cast(Primitive, rule)
+            check: Any = _Check(one, core, frozenset(constant), dtype, limit, frozenset(sided))
             points: Any = _sample(check, count, rng, scales, weights)
         else:
-            check = _TargetCheck(rule, core, dtype, limit, scale)
+            check = _TargetCheck(cast(Target, rule), core, dtype, limit, scale)
             points = _sample_target(check, count, rng, scales, labels)
         if number == len(shapes) // 2:  # these do not depend on the length
             check.check_uniformity(points)

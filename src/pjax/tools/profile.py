@@ -20,7 +20,6 @@ from pjax.graph.nodes import Node
 from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
 from pjax.optim.douglas_rachford import _Reflecting
 from pjax.optim.solver import Program, compiled
-from pjax.rules import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +163,10 @@ def before(problem: Problem, node: Node, edges: Mapping[int, Any]) -> tuple[Any,
 def moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, edges: Any) -> Any:
     """A node's part of a step: what it reads, its projection, and what it writes."""
     if isinstance(solver, ExtrapolatedProjections):
-        if isinstance(node.rule, Target):
+        if node.is_target:
             predictions, *labels = problem.inputs[node.index]
-            return node.rule.descent(predictions + problem.push(node.index, 0, values), *labels)
+            rule: Any = node.rule
+            return rule.descent(predictions + problem.push(node.index, 0, values), *labels)
         found: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
     elif edges is not None:
         after, moved = edges.displaced(problem, node, goal)

@@ -1,13 +1,14 @@
 """The part of a contraction's edges that all of them share: the values of its sources."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import jax
 
 from pjax.engines.edges.combination import Linear
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
+from pjax.rules.contraction import Contraction
 
 Base: TypeAlias = tuple[Linear | None, Linear | None]
 """The displacements of both inputs; None for a constant."""
@@ -18,6 +19,11 @@ class HasBase(Protocol):
 
     @property
     def base(self) -> Base: ...
+
+
+def contraction(node: Node) -> Contraction:
+    """The rule of a node whose edges are not simply stored."""
+    return cast(Contraction, node.rule)
 
 
 def now(problem: Problem, node: Node, base: Base) -> tuple[jax.Array, jax.Array]:

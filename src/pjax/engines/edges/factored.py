@@ -9,23 +9,24 @@ difference x−y the coefficients c⁺ = α+β and c⁻ = α−β act alone. Eac
 Douglas-Rachford multiplies the old ones by about λ each time, so they fade. What is beyond the chosen length
 is folded into the oldest term that is kept (its vectors are nearly the same, since networks move slowly), and
 the size of what that neglects is reported. Where x = ±y the answer may be a sphere, and the direction taken
-is not part of the history: that, too, is neglected.
+is not part of the history: that, too, is neglected, and reported.
 
 Everything is a displacement from the forward evaluation, except u, which is absolute.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pjax.engines.edges.base import combined, now
+from pjax.engines.edges.base import combined, contraction, now
 from pjax.engines.edges.combination import Linear
-from pjax.engines.point import Moves, Problem
+from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules.contraction import Contraction
+from pjax.rules.base import Moves, Place
 
 
 @jax.tree_util.register_dataclass
@@ -47,6 +48,8 @@ class Factored:
     """The dot products of u_x,s and u_y,t: shape ``(terms, terms, *out)``."""
     norms: jax.Array
     """Likewise of u_x,s and u_x,t, plus those of u_y,s and u_y,t."""
+    lost: jax.Array
+    """How far points of spheres are from what is kept of them, relative: the most of all."""
 
     @classmethod
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Factored":
@@ -54,7 +57,7 @@ class Factored:
         base = tuple(None if s is None else Linear.of(s) for s in shifts)
         past = tuple(None if s is None else jnp.zeros((0, *s.shape), problem.dtype) for s in shifts)
         none = jnp.zeros((0, 0, *node.shape), problem.dtype)
-        return cls((base[0], base[1]), (past[0], past[1]), (), (), none, none)
+        return cls((base[0], base[1]), (past[0], past[1]), (), (), none, none, jnp.zeros((), problem.dtype))
 
     @property
     def terms(self) -> int:
@@ -67,8 +70,8 @@ class Factored:
 
     def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
         """For each slot of input i, the sum over its edges."""
-        rule, base = node.rule, self.base[i]
-        assert isinstance(rule, Contraction) and base is not None
+        rule, base = contraction(node), self.base[i]
+        assert base is not None
         total = base.value * problem.edge_counts[node.index, i]
         if not self.terms:
             return total
@@ -87,21 +90,21 @@ class Factored:
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Factored", Moves]:
         """The edges after their contraction projected: one more term."""
         assert goal is not None
-        v = node.index
+        rule, at = contraction(node), problem.place(node.index)
         x, y = now(problem, node, self.base)
         dx, dy = (None if b is None else b.value for b in self.base)
-        drift = problem.drift(v, dx, dy)
-        if problem.fixed(node) is not None:
-            return self._displaced_fixed(problem, node, goal - drift, (x, y))
-        product = problem.points[v] + drift
+        drift = rule.change(at, (dx, dy))
+        if at.fixed is not None:
+            return self._displaced_fixed(at, node, goal - drift, (x, y))
+        product = at.point + drift
         forward, backward, crossed = self._products(node, x, y, product)
-        norm = jnp.broadcast_to(problem.norm(v, 0, dx) + problem.norm(v, 1, dy), node.shape)
-        aligned = self._aligned(problem, node, x, y)
+        norm = jnp.broadcast_to(rule.norm(at, 0, dx) + rule.norm(at, 1, dy), node.shape)
+        aligned = self._aligned(at, node, x, y)
         extra_plus, extra_minus = self._extra(problem, node, aligned, crossed)
         plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
         minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
         # The history's share of the product comes with small factors: no cancellation.
-        m = problem.solve(v, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
+        m = rule.solve(at, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
         after = Factored(
             self.base,
             self._longer((x, y)),
@@ -109,9 +112,10 @@ class Factored:
             (Linear.of(m.grow_minus), *(c + c.value * m.grow_minus if c.terms else c for c in self.minus)),
             _bordered(product, forward, backward, self.pairs),
             _bordered(norm, aligned, aligned, self.norms),
+            jnp.maximum(self.lost, jnp.max(jnp.abs(m.lean) + (m.ball != 0), initial=0)),
         )
         squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus).sum() / 2
-        return after, Moves((None, None), -m.lam / problem.weight(v), squared)
+        return after, Moves((None, None), -m.lam / at.weight, squared)
 
     def _longer(self, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array | None, jax.Array | None]:
         x, y = (
@@ -121,15 +125,14 @@ class Factored:
         return x, y
 
     def _displaced_fixed(
-        self, problem: Problem, node: Node, residual: jax.Array, now: tuple[jax.Array, jax.Array]
+        self, at: Place, node: Node, residual: jax.Array, now: tuple[jax.Array, jax.Array]
     ) -> tuple["Factored", Moves]:
         """With one input fixed every term runs along it, so one term holds the whole history."""
-        v, fixed = node.index, problem.fixed(node)
-        assert fixed is not None
-        norm = problem.norm(v, fixed, None)
+        assert at.fixed is not None
+        norm = at.lengths[at.fixed]
         so_far = sum((c.value for c in self.plus if c.terms), start=jnp.zeros_like(residual))
-        lam = problem.multiplier_fixed(v, fixed, residual - so_far * norm)
-        nothing = jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), problem.dtype)
+        lam = contraction(node).solve_fixed(at, residual - so_far * norm)
+        nothing = jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), at.point.dtype)
         after = Factored(
             self.base,
             self._longer(now),
@@ -137,15 +140,15 @@ class Factored:
             (Linear([(-1.0, lam)]), *self.minus),
             nothing,
             nothing,
+            self.lost,
         )
-        return after, Moves((None, None), -lam / problem.weight(v), (lam**2 * norm).sum())
+        return after, Moves((None, None), -lam / at.weight, (lam**2 * norm).sum())
 
     def _products(
         self, node: Node, x: jax.Array, y: jax.Array, product: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The dot products of (x, past y), those of (past x, y), and their sum, stacked over the terms."""
-        rule = node.rule
-        assert isinstance(rule, Contraction)
+        rule = contraction(node)
         past_x, past_y = self.past
         again = jnp.broadcast_to(product, (self.terms, *node.shape))
         if self.terms and past_x is not None and past_y is not None:
@@ -158,16 +161,15 @@ class Factored:
         backward = self.pairs[:, 0] if self.terms and past_x is not None else again
         return forward, backward, forward + backward
 
-    def _aligned(self, problem: Problem, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
+    def _aligned(self, at: Place, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
         """The products of the inputs with their own past, stacked over the terms."""
-        rule = node.rule
-        assert isinstance(rule, Contraction)
-        total = jnp.zeros((self.terms, *node.shape), problem.dtype)
-        for i, (at, u) in enumerate(zip((x, y), self.past, strict=True)):
+        rule = contraction(node)
+        total = jnp.zeros((self.terms, *node.shape), at.point.dtype)
+        for i, (value, u) in enumerate(zip((x, y), self.past, strict=True)):
             if u is None:
-                total += problem.norm(node.index, i, None)
+                total += at.lengths[i]
             elif self.terms:
-                parts = _each(lambda u: rule.reduce(i, at * u), u)  # noqa: B023
+                parts = _each(lambda u: rule.reduce(i, value * u), u)  # noqa: B023
                 total += jnp.stack(parts)
         return total
 
@@ -189,8 +191,8 @@ class Factored:
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """The sum of the squares of all edges."""
-        rule, at, fixed = node.rule, problem.inputs[node.index], problem.fixed(node)
-        assert isinstance(rule, Contraction)
+        rule, place = contraction(node), problem.place(node.index)
+        at, fixed = place.inputs, place.fixed
         x, y = (
             problem.zeros(node.index, i) if b is None or not b.terms else b.value
             for i, b in enumerate(self.base)
@@ -199,14 +201,14 @@ class Factored:
             along = sum((c.value for c in self.plus if c.terms), start=jnp.zeros(node.shape, problem.dtype))
             moved, product = (y, rule.pair(at[0], y)) if fixed == 0 else (x, rule.pair(x, at[1]))
             norm = rule.reduce(1 - fixed, moved * moved)
-            return (norm + along * (2 * product + along * problem.norm(node.index, fixed, None))).sum()
+            return (norm + along * (2 * product + along * place.lengths[fixed])).sum()
         past_x, past_y = (
             jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
             for i, u in enumerate(self.past)
         )
         written = dataclasses.replace(self, past=(past_x, past_y))
         _, _, crossed = written._products(node, x, y, rule.pair(x, y))
-        aligned = written._aligned(problem, node, x, y)
+        aligned = written._aligned(place, node, x, y)
         plus, minus = written._extra(problem, node, aligned, crossed)
         norm = rule.reduce(0, x * x) + rule.reduce(1, y * y)
         return (jnp.broadcast_to(norm, node.shape) + (plus + minus) / 2).sum()
@@ -230,12 +232,14 @@ class Factored:
             base=combined(terms),
             plus=coefficients(lambda edges: edges.plus),
             minus=coefficients(lambda edges: edges.minus),
+            lost=functools.reduce(jnp.maximum, (edges.lost for _, edges in terms)),
         )
 
     def settled(self, history: int) -> tuple["Factored", jax.Array]:
         """The edges with a history of the given length, and the size of what that neglects."""
         shape, dtype = self.pairs.shape[2:], self.pairs.dtype
         base = tuple(None if b is None else b.settled() for b in self.base)
+        nothing = jnp.zeros_like(self.lost)
         if self.terms <= history:
             more = history - self.terms
             empty = (Linear.of(jnp.zeros(shape, dtype)),) * more
@@ -246,9 +250,8 @@ class Factored:
             past = tuple(None if u is None else pad(u, 1) for u in self.past)
             plus, minus = (tuple(c.settled() for c in cs) + empty for cs in (self.plus, self.minus))
             pairs, norms = pad(self.pairs, 2), pad(self.norms, 2)
-            return Factored((base[0], base[1]), (past[0], past[1]), plus, minus, pairs, norms), jnp.zeros(
-                (), jnp.float32
-            )
+            kept = Factored((base[0], base[1]), (past[0], past[1]), plus, minus, pairs, norms, nothing)
+            return kept, self.lost.astype(jnp.float32)
         last = history - 1
 
         def fold(cs: tuple[Linear, ...]) -> tuple[Linear, ...]:
@@ -264,7 +267,7 @@ class Factored:
             far = (self.norms[s, s] - 2 * self.norms[last, s] + self.norms[last, last]) / scale
             for share in shares:  # none where all of it cancelled
                 worst = jnp.maximum(worst, share * jnp.sqrt(jnp.maximum(far, 0)))
-        neglected = jnp.max(worst, initial=0)
+        neglected = jnp.maximum(self.lost, jnp.max(worst, initial=0))
         past = tuple(None if u is None else u[:history] for u in self.past)
         kept = Factored(
             (base[0], base[1]),
@@ -273,6 +276,7 @@ class Factored:
             fold(self.minus),
             self.pairs[:history][:, :history],
             self.norms[:history][:, :history],
+            nothing,
         )
         return kept, neglected.astype(jnp.float32)
 

@@ -17,8 +17,8 @@ from pjax.engines.edges.split import Split
 from pjax.engines.edges.stored import Stored
 from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.point import Problem, add
+from pjax.graph import fan_out
 from pjax.graph.nodes import Graph, Node
-from pjax.rules.contraction import Contraction, Convolution
 
 Edges: TypeAlias = Stored | Split | Factored
 State: TypeAlias = dict[int, Edges]
@@ -36,27 +36,42 @@ def combine(*terms: tuple[float, State]) -> State:
 
 # Contractions with at most this many edges per scalar of their inputs and output store them.
 CHEAP = 12
-# The same for a contraction that a target reads: there the history fades slowly.
+# The same for a contraction next to a target: there the history fades slowly.
 CHEAP_AT_TARGET = 64
 
 
-def histories(graph: Graph, length: int | None) -> dict[int, int | None]:
-    """For each contraction, the length of its history; None where storing the edges is cheap."""
-    chosen: dict[int, int | None] = {}
+def histories(problem: Problem, length: int | None) -> dict[int, int | None]:
+    """For each contraction, the length of its history; None where its edges are stored.
+
+    That is where it is cheap, and where it was found that a short history neglects too much.
+    """
+    graph, chosen = problem.graph, dict[int, int | None]()
+    near = _next_to_targets(graph)
     for node in graph.nodes:
-        if not isinstance(node.rule, Contraction):
+        if node.rule is None or not node.rule.many_edges:
             continue
         if length is not None:
             chosen[node.index] = length
             continue
         scalars = math.prod(node.shape) + sum(math.prod(w.shape) for w in node.wires)
-        at_target = any(graph.nodes[r].is_target for r, _ in graph.readers[node.index])
-        bound = CHEAP_AT_TARGET if at_target else CHEAP
-        if isinstance(node.rule, Convolution) and not at_target:
+        bound = CHEAP_AT_TARGET if node.index in near else CHEAP
+        if node.rule.windowed and node.index not in near:
             bound = 0  # written out, they take all the overlapping windows
-        cheap = node.rule.edges <= bound * scalars
-        chosen[node.index] = None if cheap else 2 if at_target else 1
+        stored = fan_out.entering(node, 0) <= bound * scalars or node.index in problem.stored
+        chosen[node.index] = None if stored else 2 if node.index in near else 1
     return chosen
+
+
+def _next_to_targets(graph: Graph) -> set[int]:
+    """The contractions from which a way leads to a target that passes no other contraction."""
+    found, ahead = set[int](), [node.index for node in graph.targets]
+    while ahead:
+        for source in {s for wire in graph.nodes[ahead.pop()].wires for s in wire.sources} - found:
+            found.add(source)
+            rule = graph.nodes[source].rule
+            if rule is not None and not rule.many_edges:
+                ahead.append(source)
+    return found
 
 
 class Projected(NamedTuple):
@@ -79,6 +94,12 @@ class EdgeSpace:
             v: length if problem.fixed(problem.graph.nodes[v]) is None else 1
             for v, length in (history or {}).items()
         }
+        self.cut = tuple(
+            v
+            for v, length in self._history.items()
+            if length is not None and problem.fixed(problem.graph.nodes[v]) is None
+        )
+        """The nodes whose histories neglect something."""
         self._sets = problem.partition.sets
         self._place = problem.partition.set_of()
         nodes = [n.index for n in problem.graph.nodes if self._behind(n.index)]
@@ -102,11 +123,10 @@ class EdgeSpace:
             kind = Split if self._history[node.index] is None else Factored
         return kind.spread(self.problem, node, shifts)
 
-    def settle(self, state: State) -> tuple[State, jax.Array]:
-        """Cut histories to their length. Returns the largest neglected term, relative, as well."""
+    def settle(self, state: State) -> tuple[State, dict[int, jax.Array]]:
+        """Cut histories to their length. Returns the largest neglected terms, relative, as well."""
         settled = {v: edges.settled(self._history.get(v) or 0) for v, edges in state.items()}
-        worst = jnp.max(jnp.stack([n for _, n in settled.values()])).astype(self.problem.dtype)
-        return {v: edges for v, (edges, _) in settled.items()}, worst
+        return {v: edges for v, (edges, _) in settled.items()}, {v: settled[v][1] for v in self.cut}
 
     # --- In loops ---
     #
@@ -196,20 +216,17 @@ class EdgeSpace:
         sums: dict[int, dict[int, jax.Array]] = {0: {}, 1: {}, 2: {}}  # of powers of the moves
         for v in self._sets[k]:
             node, old, new = graph.nodes[v], before.get(v), after.get(v)
-            if node.is_parameter:
+            if node.rule is None:
                 continue
             assert isinstance(old, Stored) and isinstance(new, Stored)
             for i in range(len(node.wires)):
                 move = new.arrays[i].value - old.arrays[i].value
                 for power, totals in sums.items():
-                    total = move**power
-                    if isinstance(node.rule, Contraction):
-                        total = node.rule.gather(i, total)
-                    add(totals, problem.pull(v, i, total, power))
+                    add(totals, problem.pull(v, i, node.rule.gather(i, move**power), power))
         more: dict[int, jax.Array] = {}
         for s, total in sums[1].items():
             mean, count = problem.mean(s, total), jnp.maximum(sums[0][s], 1)
-            grow = extrapolation.factor(problem, s, mean, sums[2][s]) - 1
+            grow = extrapolation.factor(problem, s, mean, jnp.sum(sums[2][s])) - 1
             more[s] = grow * mean * problem.counts[s] / count
         result = dict(after)
         for v in self._sets[k]:
@@ -247,11 +264,10 @@ class EdgeSpace:
                 mine = wiring.push(*(jnp.ones_like(z) if s in ours else z for s, z in zeros.items()))
             if constants:
                 mine = mine + fixed
-            rule = node.rule
-            if isinstance(rule, Contraction):
-                fresh, mine = rule.expand(i, fresh), rule.expand(i, mine)
-                if constants:  # slots beyond the border of a convolution are constants, too
-                    mine = mine + 1 - rule.expand(i, jnp.ones(wire.shape, problem.dtype))
+            assert node.rule is not None
+            fresh, mine = node.rule.expand(i, fresh), node.rule.expand(i, mine)
+            if constants:  # slots beyond the border of a convolution are constants, too
+                mine = mine + 1 - node.rule.expand(i, jnp.ones(wire.shape, problem.dtype))
             arrays.append(Linear.of(jnp.where(mine > 0.5, fresh, old.value)))
         return Stored(tuple(arrays))
 

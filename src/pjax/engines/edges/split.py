@@ -2,18 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pjax.devices import end_kernel, has_kernels, on_one_device
-from pjax.engines.edges.base import Base, combined, now
+from pjax.engines.edges.base import Base, combined, contraction, now
 from pjax.engines.edges.combination import Linear
-from pjax.engines.point import Moves, Problem, total_squares
+from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules.contraction import Contraction, DotGeneral
-from pjax.rules.dot import sum_and_difference, visible
+from pjax.rules.base import Moves, Place, total_squares
+from pjax.rules.contraction import Contraction
+from pjax.rules.dot import visible
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Projected
 
@@ -45,22 +45,22 @@ class Split:
 
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Split", Moves]:
         """The edges after their contraction projected."""
-        rule, v = node.rule, node.index
-        assert isinstance(rule, Contraction) and goal is not None
-        drift = problem.drift(v, *self._shifts)
+        assert goal is not None
+        rule, at, inputs = contraction(node), problem.place(node.index), now(problem, node, self.base)
+        drift = rule.change(at, self._shifts)
 
         def plain(drift: jax.Array, goal: jax.Array) -> Projected:
-            return self._in_passes(problem, node, drift, goal)
+            return self._in_passes(rule, at, inputs, goal - drift)
 
         def kernel(drift: jax.Array, goal: jax.Array) -> Projected:
-            return self._in_one_pass(problem, node, drift, goal)
+            return split_kernel.project(rule, inputs, self.rest, goal - drift, at.weight, at.read)
 
         fits = has_kernels() and split_kernel.fits(rule, self.rest, drift, goal)
         found = on_one_device(drift, goal, cuda=kernel if fits else None, default=plain)
         rest, totals = (
             (x + a, y + b) for (x, y), (a, b) in ((self.rest, found.moves), (self.totals, found.totals))
         )
-        moves = Moves((None, None), -found.lam / problem.weight(v), found.squared.sum())
+        moves = Moves((None, None), -found.lam / at.weight, found.squared.sum())
         return Split(self.base, rest, totals), moves
 
     @property
@@ -68,67 +68,35 @@ class Split:
         x, y = (None if b is None else b.value for b in self.base)
         return x, y
 
-    def _in_one_pass(
-        self, problem: Problem, node: Node, drift: jax.Array, goal: jax.Array, *, interpret: bool = False
+    def _in_passes(
+        self, rule: Contraction, at: Place, inputs: tuple[jax.Array, jax.Array], residual: jax.Array
     ) -> Projected:
-        """The projection as one kernel."""
-        rule, v, inputs = node.rule, node.index, now(problem, node, self.base)
-        assert isinstance(rule, DotGeneral)
-        weight, read = problem.weight(v), problem.read(v)
-        return split_kernel.project(rule, inputs, self.rest, goal - drift, weight, read, interpret=interpret)
-
-    def _in_passes(self, problem: Problem, node: Node, drift: jax.Array, goal: jax.Array) -> Projected:
         """The projection as sums over the edges, and what follows from them."""
-        rule, v, inputs = node.rule, node.index, now(problem, node, self.base)
-        assert isinstance(rule, Contraction)
-        dx, dy = self._shifts
-        norm = problem.norm(v, 0, dx) + problem.norm(v, 1, dy)
-        mine, crossed = self._products(rule, *inputs)
-        product = problem.points[v] + drift + crossed
-        plus, minus = sum_and_difference(norm + mine, product, norm + abs(mine))
-        m = problem.solve(v, plus, minus, goal - drift - crossed)
+        flat = [rule.expand(i, x) for i, x in enumerate(inputs)]
+        rest = [r.value if r.terms else jnp.zeros((), at.point.dtype) for r in self.rest]
+        whole = [x + r for x, r in zip(flat, rest, strict=True)]
+        # Not from lengths and products: they cancel where x and y are nearly equal or opposite.
+        total, difference = whole[0] + whole[1], whole[0] - whole[1]
+        plus, minus = end_kernel((total**2).sum(-1)), end_kernel((difference**2).sum(-1))
+        crossed = end_kernel((whole[1] * rest[0] + flat[0] * rest[1]).sum(-1))
+        m = rule.solve(at, plus, minus, residual - crossed)
         # Written out: a few numbers for each dot product, not to be found again for each of its edges.
-        other = end_kernel(m.other)[..., None]
-        whole = [
-            rule.expand(i, at) + rest.value if rest.terms else rule.expand(i, at)
-            for i, (at, rest) in enumerate(zip(inputs, self.rest, strict=True))
-        ]
+        grown, shrunk = (end_kernel(g / 2)[..., None] for g in (m.grow_plus, m.grow_minus))
 
         def move(i: int) -> jax.Array:
-            along = end_kernel(m.along(i, rule.length))[..., None]
-            found = along * visible(whole[i]) + other * whole[1 - i]
+            sphere = end_kernel(m.on_sphere(i, rule.length))[..., None] * visible(whole[i])
+            found = grown * total + (shrunk * difference if i == 0 else -shrunk * difference) + sphere
             return found.astype(self.rest[i].terms[0][1].dtype) if self.rest[i].terms else found
 
         # Summed as they are written, not found once more.
         first, second = jax.lax.optimization_barrier((move(0), move(1)))
-        moves = first.astype(problem.dtype), second.astype(problem.dtype)
+        moves = first.astype(at.point.dtype), second.astype(at.point.dtype)
         totals = rule.gather(0, moves[0]), rule.gather(1, moves[1])
         return Projected(moves, totals, m.lam, m.squared(plus, minus))
 
-    def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
-        """What the rest adds to |x|² + |y|², and to ⟨x, y⟩. Term by term, so that no sum is written out."""
-        first, second = self.rest
-        if not first.terms:
-            return 0, 0
-
-        def aligned(i: int, at: jax.Array, rest: Linear) -> Any:
-            return sum(factor * rule.align(i, at, r.astype(at.dtype)) for factor, r in rest.terms)
-
-        def product(a: Linear, b: Linear) -> jax.Array:
-            return (a.value * b.value).sum(-1)
-
-        mine = (
-            2 * (aligned(0, x, first) + aligned(1, y, second))
-            + product(first, first)
-            + product(second, second)
-        )
-        crossed = aligned(1, y, first) + aligned(0, x, second) + product(first, second)
-        return end_kernel(mine), end_kernel(crossed)
-
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """The sum of the squares of all edges."""
-        rule = node.rule
-        assert isinstance(rule, Contraction)
+        rule = contraction(node)
         x, y = (
             rule.expand(i, problem.zeros(node.index, i) if b is None or not b.terms else b.value)
             for i, b in enumerate(self.base)
@@ -149,9 +117,7 @@ class Split:
 
     def written(self, problem: Problem, node: Node) -> "Split":
         """The same edges with a rest that may be zero, but is there."""
-        rule = node.rule
-        assert isinstance(rule, Contraction)
-        zero = jnp.zeros((*node.shape, rule.length), problem.dtype)
+        zero = jnp.zeros((*node.shape, contraction(node).length), problem.dtype)
         x, y = (rest if rest.terms else Linear.of(zero) for rest in self.rest)
         a, b = (
             total if total.terms else Linear.of(problem.zeros(node.index, i))

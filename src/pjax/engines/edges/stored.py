@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from pjax.engines.edges.combination import Linear
-from pjax.engines.point import Moves, Problem, total_squares
+from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules import Dot
-from pjax.rules.contraction import Contraction
+from pjax.rules.base import Moves, total_squares
 
 
 @jax.tree_util.register_dataclass
@@ -24,24 +23,19 @@ class Stored:
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Stored":
         """All edges at their sources' values."""
         full = [problem.zeros(node.index, i) if s is None else s for i, s in enumerate(shifts)]
-        if isinstance(node.rule, Contraction):
-            full = [node.rule.expand(i, x) for i, x in enumerate(full)]
-        return cls(tuple(map(Linear.of, full)))
+        assert node.rule is not None
+        return cls(tuple(Linear.of(node.rule.expand(i, x)) for i, x in enumerate(full)))
 
     def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:  # noqa: ARG002 - one interface
         """For each slot of input i, the sum over its edges."""
-        rule, edges = node.rule, self.arrays[i].value
-        return rule.gather(i, edges) if isinstance(rule, Contraction) else edges
+        assert node.rule is not None
+        return node.rule.gather(i, self.arrays[i].value)
 
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Stored", Moves]:
         """The edges after their node projected."""
+        assert node.rule is not None
         shifts = tuple(a.value for a in self.arrays)
-        move: jax.Array | None
-        if isinstance(node.rule, Contraction):
-            written = tuple(node.rule.expand(i, x) for i, x in enumerate(problem.inputs[node.index]))
-            moves, move = problem.displace_as(Dot(problem.fixed(node)), node, written, shifts, goal)
-        else:
-            moves, move = problem.displace(node, shifts, goal)
+        moves, move = node.rule.move_edges(problem.place(node.index), shifts, goal)
         after = Stored(tuple(a + m for a, m in zip(self.arrays, moves, strict=True)))
         return after, Moves(moves, move, total_squares(moves))
 

@@ -31,8 +31,6 @@ from pjax.graph.partition import Partition
 from pjax.graph.stack import values as rolling
 from pjax.graph.stack.alike import Signatures, Skeletons, mapped, neighbours, places, together
 from pjax.graph.wires import Call, Evaluator, Expr, Wire, node_output
-from pjax.rules import Primitive
-from pjax.rules.contraction import Contraction, DotGeneral
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,7 +126,8 @@ def _single(graph: Graph) -> set[int]:
     single = {node.index for node in graph.nodes if not _can_be_stacked(node)}
     if not separate_arrays():
         return single
-    near = {v for v in single if isinstance(graph.nodes[v].rule, Contraction)}
+    rules = {node.index: node.rule for node in graph.nodes if node.rule is not None}
+    near = {v for v in single if v in rules and rules[v].many_edges}
     more = near
     while more:
         more = {
@@ -143,15 +142,13 @@ def _single(graph: Graph) -> set[int]:
             for source in wire.sources
             if math.prod(graph.nodes[source].shape) >= LARGE
         }
-        more = {v for v in more - near if isinstance(graph.nodes[v].rule, Primitive)}
+        more = {v for v in more - near if v in rules and not (rules[v].many_edges or rules[v].is_target)}
         near |= more
     return single | near
 
 
 def _can_be_stacked(node: Node) -> bool:
-    if isinstance(node.rule, DotGeneral):
-        return node.rule.batch == ((), ())
-    return isinstance(node.rule, Primitive) and not node.rule.joint
+    return node.rule is not None and node.rule.stackable
 
 
 def _kind(node: Node, place: dict[int, int]) -> Any:
@@ -212,32 +209,12 @@ class _Stacker:
         first, n = unit[0], len(unit)
         if n == 1:
             return first.rule, (False,) * len(first.inputs), first.shape, 0
-        if isinstance(first.rule, DotGeneral):
-            return self._product(unit, first.rule)
-        return first.rule, (True,) * len(first.inputs), (n, *first.shape), 0  # also of parameters
-
-    def _product(
-        self, unit: tuple[Node, ...], rule: DotGeneral
-    ) -> tuple[DotGeneral, tuple[bool, ...], tuple[int, ...], int]:
-        n = len(unit)
-        seen = [len({self._signature(node.inputs[i].expr) for node in unit}) for i in (0, 1)]
-        many = (seen[0] > 1, seen[1] > 1) if seen != [1, 1] else (True, True)
-
-        def moved(i: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-            """The shape of a factor, and the axes over which it is contracted."""
-            if not many[i]:
-                return rule.shapes[i], rule.contract[i]
-            return (n, *rule.shapes[i]), tuple(d + 1 for d in rule.contract[i])
-
-        (shape_x, contract_x), (shape_y, contract_y) = moved(0), moved(1)
-        made = dataclasses.replace(
-            rule,
-            shapes=(shape_x, shape_y),
-            contract=(contract_x, contract_y),
-            batch=((0,), (0,)) if all(many) else ((), ()),
-        )
-        axis = 0 if many[0] else len(rule.free[0])
-        return made, many, made.out, axis
+        if first.rule is None:
+            return None, (), (n, *first.shape), 0
+        inputs = range(len(first.inputs))
+        differ = [len({self._signature(node.inputs[i].expr) for node in unit}) > 1 for i in inputs]
+        rule, many, axis = first.rule.stacked(n, differ)
+        return rule, many, (*first.shape[:axis], n, *first.shape[axis:]), axis
 
     def _node(self, u: int) -> Node:
         unit, (rule, many, shape, _) = self._units[u], self._forms[u]

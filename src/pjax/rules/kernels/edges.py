@@ -7,7 +7,7 @@ made of, come along.
 """
 
 import math
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ from jax import lax
 
 from pjax.devices import power_of_two
 from pjax.engines.edges.combination import Linear
-from pjax.rules.contraction import Contraction, DotGeneral
-from pjax.rules.dot import multiplier, sum_and_difference, visible
+from pjax.rules.contraction import Contraction
+from pjax.rules.dot import multiplier, visible
+from pjax.rules.dot_general import DotGeneral
 
 
 class Projected(NamedTuple):
@@ -56,7 +57,7 @@ LONGEST = 1024  # dot product
 FEWEST = 2**22  # edges; fewer are not most of a step
 
 
-def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) -> TypeGuard[DotGeneral]:
+def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) -> bool:
     """Whether the kernel is made for these edges, and what is given for each dot product."""
     arrays = [array for part in rest for _, array in part.terms]
     return (
@@ -71,7 +72,7 @@ def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) ->
 
 
 def project(
-    rule: DotGeneral,
+    rule: Contraction,
     inputs: tuple[jax.Array, jax.Array],
     rest: tuple[Linear, Linear],
     residual: jax.Array,
@@ -93,6 +94,7 @@ def project(
         blocks: how the work is divided.
         interpret: run on any device, to test.
     """
+    assert isinstance(rule, DotGeneral)
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
@@ -138,13 +140,19 @@ def project(
             if "read" in asked:
                 wish = jnp.where(asked["read"] > 0, wish, 0)
             w = jnp.where(here, asked["weight"], 1) if "weight" in asked else weight
-            plus, minus = sum_and_difference(
-                _over_slots(first * first + second * second), _over_slots(first * second)
-            )
+            # Not from lengths and products: they cancel where x and y are nearly equal or opposite.
+            both_ways = first + second, first - second
+            plus, minus = (_over_slots(v * v) for v in both_ways)
             found = multiplier(plus, minus, wish, w, in_kernel=True)
-            own = [found.along(i, length)[None, :, None] for i in (0, 1)]
-            other = found.other[None, :, None]
-            moves = own[0] * visible(first) + other * second, own[1] * visible(second) + other * first
+            spheres = [found.on_sphere(i, length)[None, :, None] for i in (0, 1)]
+            grown, shrunk = (
+                g[None, :, None] / 2 * v
+                for g, v in zip((found.grow_plus, found.grow_minus), both_ways, strict=True)
+            )
+            moves = (
+                grown + shrunk + spheres[0] * visible(first),
+                grown - shrunk + spheres[1] * visible(second),
+            )
             for ref, move in zip(move_refs, moves, strict=True):
                 triton.store(ref.at[at], move.astype(ref.dtype), mask=both)
             across = jnp.sum(moves[0], 1, keepdims=True)

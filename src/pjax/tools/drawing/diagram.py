@@ -16,9 +16,6 @@ from pjax.graph.read import Traced
 from pjax.graph.stack.alike import places
 from pjax.graph.stack.stacking import stacked, unstacked
 from pjax.graph.wires import Evaluator, Expr
-from pjax.rules import Identity
-from pjax.rules.contraction import Convolution
-from pjax.rules.scan import Loop
 from pjax.tools.drawing import names
 
 Kind: TypeAlias = Literal["parameter", "constant", "operation", "identity", "target"]
@@ -210,12 +207,11 @@ class _Maker:
         nodes = [self._original.nodes[m] for m in self._members[u]]
         first = nodes[0]
         kind: Kind = "parameter" if first.is_parameter else "target" if first.is_target else "operation"
-        if isinstance(first.rule, Identity) and first.name.endswith(".identity"):
+        if first.op == "identity" and first.name.endswith(".identity"):
             kind = "identity"
         every = tuple(node.name for node in nodes)
-        operation = "conv" if isinstance(first.rule, Convolution) else first.op
-        title = names.folded_name(every) if first.is_parameter else operation
-        steps = first.rule.length if isinstance(first.rule, Loop) else 0
+        title = names.folded_name(every) if first.is_parameter else first.op
+        steps = 0 if first.rule is None else first.rule.steps
         dtype = jnp.dtype(first.dtype).name
         return Box(f"n{u}", kind, title, first.shape, dtype, every, place, first.line, steps)
 

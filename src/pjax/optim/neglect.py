@@ -1,0 +1,90 @@
+"""What histories leave out is not left out in silence.
+
+With a history that has neglected more than `BOUND` it is not the method that was asked for. Outside `jit` the
+run is made again, with the edges of those nodes stored, and so are all later ones of the same program. Where
+they are too many to store, and inside `jit`, where it is too late, there is a warning that names the nodes.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.errors import NeglectedWarning
+from pjax.optim.callback import call_when
+
+if TYPE_CHECKING:
+    from pjax.optim.solver import Program
+
+T = TypeVar("T")
+
+BOUND = 1e-3
+"""The largest term that a history may leave out, relative to the vectors of which it keeps a multiple."""
+MOST_STORED = 2**24
+"""So many edges of contractions are stored, at most, because their histories neglected too much."""
+
+
+def watched(program: "Program", run: Callable[[], T], neglected: Callable[[T], Mapping[int, jax.Array]]) -> T:
+    """The result of a run, made again with more edges stored where histories neglected too much.
+
+    Args:
+        program: what is run.
+        run: runs it, with the edges stored that the program says.
+        neglected: from its result to the largest neglected term of each node that has a history.
+    """
+    while True:
+        result = run()
+        found = neglected(result)
+        if not found:
+            return result
+        if any(isinstance(x, jax.core.Tracer) for x in found.values()):
+            say = functools.partial(_say, program, list(found))
+            terms = jnp.stack(list(found.values()))
+            call_when(~(jnp.max(terms) <= BOUND), say, terms)
+            return result
+        over = _over(found)
+        if not over:
+            return result
+        fitting = _fitting(program, over) if program.solver.may_store else frozenset()
+        if not fitting:
+            _warn(program, over)
+            return result
+        program.store(fitting)
+
+
+def _over(found: Mapping[int, Any]) -> list[int]:
+    """The nodes that neglect too much; what is not a number is too much."""
+    return [v for v, x in jax.device_get(dict(found)).items() if not x <= BOUND]
+
+
+def _fitting(program: "Program", nodes: Iterable[int]) -> frozenset[int]:
+    """Those of the nodes whose edges there is room for; the smallest first."""
+    sizes = {v: program.edges(v) for v in nodes}
+    room = MOST_STORED - sum(map(program.edges, program.stored))
+    fitting = set()
+    for v in sorted(sizes, key=sizes.__getitem__):
+        room -= sizes[v]
+        if room >= 0:
+            fitting.add(v)
+    return frozenset(fitting)
+
+
+def _say(program: "Program", nodes: list[int], terms: Any) -> None:
+    """From a compiled program, which cannot be run again."""
+    over = _over(dict(zip(nodes, terms, strict=True)))
+    if over:
+        _warn(program, over)
+
+
+def _warn(program: "Program", over: Iterable[int]) -> None:
+    names = ", ".join(program.partition.graph.nodes[v].where() for v in over)
+    warnings.warn(
+        f"the history of edges was cut where it mattered (by over {BOUND:g} of a vector), so the result is"
+        f" not that of {type(program.solver).__name__} with all edges: at {names}. Store them"
+        ' (edges="explicit"), keep a longer history (history=8), or make fewer steps per update',
+        NeglectedWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,317 @@
+"""Convolutions: `lax.conv_general_dilated`."""
+
+import dataclasses
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_batching import sequential_vmap
+
+from pjax.devices import end_kernel, has_kernels, on_one_device
+from pjax.rules.contraction import Contraction, Found, added
+from pjax.rules.kernels import multiplier as solve_kernel
+from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
+from pjax.rules.windows import box, windows
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution(Contraction):
+    """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
+
+    windowed: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return "conv"
+
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    input_dilation: tuple[int, ...]
+    kernel_dilation: tuple[int, ...]
+    axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    """Batch, feature and spatial axes of the input; output feature, input feature and spatial axes of
+    the kernel; batch, feature and spatial axes of the output."""
+    groups: int = 1
+    precision: Any = None
+
+    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return added(self._plain, *self._joined(*terms))
+
+        return on_one_device(
+            *terms,
+            cpu=sequential_vmap(lambda *terms: self._pairs_on_cpu(*self._joined(*terms))),
+            cuda=self._pairs_on_cuda
+            if len(terms) <= 2 and self._has_kernels(*itertools.chain(*terms))
+            else None,
+            default=plain,
+        )
+
+    def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
+        plain = functools.partial(super().pull, i)
+        if self.groups > 1 or 0 in self.out:
+            return plain(partner, c)
+        on_cpu = self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu
+        on_cuda = self._pull_input_on_cuda if i == 0 else self._pull_kernel_on_cuda
+        return on_one_device(
+            partner,
+            c,
+            cpu=sequential_vmap(on_cpu),
+            cuda=on_cuda if self._has_kernels(partner, c, transposed=i == 0) else None,
+            default=plain,
+        )
+
+    def _joined(self, *terms: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, jax.Array], ...]:
+        """Several pairs as one of more channels, which is faster than several convolutions."""
+        if self.groups > 1 or len(terms) == 1:
+            return terms
+        xs, ys = zip(*terms, strict=True)
+        return ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
+
+    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return _convolve(
+            x, y, self.strides, self.padding, self.input_dilation, self.kernel_dilation,
+            lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision,
+        )  # fmt: skip
+
+    # --- On CPU ---
+    #
+    # The compiler has fast convolutions there for one order of axes: (batch, *spatial, feature) with a kernel
+    # (*spatial, in, out). It brings others into that order, but not inside loops, where it is 20 to 50 times
+    # slower without. So here they come in that order. Nor is a convolution with groups fast, which is what
+    # `vmap` over both inputs makes of one: those go one after the other.
+
+    def _pairs_on_cpu(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        settings = (self.strides, self.padding, self.input_dilation, self.kernel_dilation)
+        parts = (
+            _convolve(
+                self._rows(x), self._kernel(y), *settings, _rows_first(x.ndim), self.groups, self.precision
+            )
+            for x, y in terms
+        )
+        return _put(functools.reduce(operator.add, parts), _feature_last(self.axes[2]))
+
+    def _pull_input_on_cpu(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
+        """Scatter as correlation with the flipped kernel."""
+        kernel = self._kernel(kernel)
+        kernel = lax.rev(kernel, range(kernel.ndim - 2)).swapaxes(-1, -2)
+        c = c.transpose(_feature_last(self.axes[2]))
+        padding = [(k - 1 - lo, n - m + lo) for n, k, m, (lo, _) in self._spans()]
+        x = _convolve(
+            c, kernel, self.input_dilation, padding, self.strides, self.kernel_dilation,
+            _rows_first(c.ndim), 1, self.precision,
+        )  # fmt: skip
+        return _put(x, _feature_last(self.axes[0]))
+
+    def _pull_kernel_on_cpu(self, x: jax.Array, c: jax.Array) -> jax.Array:
+        """Correlation with batch and channels in each other's place."""
+        (batch, feature, *spatial), (b, f, *s) = self.axes[0], self.axes[2]
+        x, c = x.transpose(feature, *spatial, batch), c.transpose(*s, b, f)
+        padding = [(lo, k + m - 1 - n - lo) for n, k, m, (lo, _) in self._spans()]
+        kernel = _convolve(
+            x, c, self.kernel_dilation, padding, self.input_dilation, self.strides,
+            _rows_first(x.ndim), 1, self.precision,
+        )  # fmt: skip
+        out, depth, *taps = self.axes[1]
+        return _put(kernel, (depth, *taps, out))
+
+    # --- On NVIDIA GPUs ---
+
+    def _has_kernels(self, *arrays: jax.Array, transposed: bool = False) -> bool:
+        """Whether there are kernels for this, and for these arrays."""
+        shape = self._correlation
+        precision = self.precision or jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+        return (
+            shape is not None
+            and (shape.transposed if transposed else shape).fits
+            and all(x.dtype == jnp.float32 for x in arrays)
+            and precision in (None, "default", lax.Precision.DEFAULT, (lax.Precision.DEFAULT,) * 2)
+            and has_kernels()
+        )
+
+    @functools.cached_property
+    def _correlation(self) -> Correlation | None:
+        """This convolution of images with their channels last; None for others."""
+        rows, ones = (0, 3, 1, 2), (1, 1)
+        settings = self.strides, self.input_dilation, self.kernel_dilation, (self.axes[0], self.axes[2])
+        if settings != (ones, ones, ones, (rows, rows)) or self.groups > 1:
+            return None
+        features, channels, height, width = (self.shapes[1][d] for d in self.axes[1])
+        (top, _), (left, _) = self.padding
+        batch, *image, _ = self.shapes[0]
+        _, *out, _ = self.out
+        return Correlation(
+            batch, (image[0], image[1]), (height, width), (top, left), (out[0], out[1]), channels, features
+        )
+
+    def _pairs_on_cuda(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        assert self._correlation is not None
+        return correlate(self._correlation, *((x, self._kernel(y)) for x, y in terms))
+
+    def _pull_input_on_cuda(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
+        assert self._correlation is not None
+        return correlate(self._correlation.transposed, (c, self._kernel(kernel)), backwards=True)
+
+    def _pull_kernel_on_cuda(self, x: jax.Array, c: jax.Array) -> jax.Array:
+        assert self._correlation is not None
+        out, depth, *taps = self.axes[1]
+        return _put(pull_kernel(self._correlation, x, c), (*taps, depth, out))
+
+    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:
+        rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
+        if not (rows and self.groups == 1 and has_kernels() and solve_kernel.fits(self.out, weight, *arrays)):
+            return None
+
+        def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> Found:
+            moved, at, asked = (a.reshape(-1, self.out[-1]) for a in (drift, point, goal))
+            lengths = norms[0].ravel(), norms[1].ravel()
+            found = solve_kernel.solve(moved, at, asked, lengths, self.length, weight)
+            places = found.rows.reshape(self.out[0], 1, *self.out[1:-1])
+            own = self.spread(0, places), self.spread(1, found.columns)
+            return Found(found.other.reshape(self.out), found.reached.reshape(self.out), own)
+
+        return solve
+
+    def _rows(self, x: jax.Array) -> jax.Array:
+        return x.transpose(_feature_last(self.axes[0]))
+
+    def _kernel(self, y: jax.Array) -> jax.Array:
+        out, depth, *taps = self.axes[1]
+        return y.transpose(*taps, depth, out)
+
+    def _spans(self) -> list[tuple[int, int, int, tuple[int, int]]]:
+        """For each spatial axis, how far input, kernel and output reach with their gaps, and the padding."""
+
+        def reach(i: int, gaps: tuple[int, ...]) -> list[int]:
+            shape = self.out if i == 2 else self.shapes[i]
+            return [(shape[d] - 1) * gap + 1 for d, gap in zip(self.axes[i][2:], gaps, strict=True)]
+
+        spans = reach(0, self.input_dilation), reach(1, self.kernel_dilation), reach(2, self.strides)
+        return list(zip(*spans, self.padding, strict=True))
+
+    @property
+    def length(self) -> int:
+        return math.prod(self.shapes[1]) // self.shapes[1][self.axes[1][0]]
+
+    def _to_output_order(self, x: jax.Array) -> jax.Array:
+        """From (batch, feature, *spatial, …) to the output's order of axes."""
+        rest = x.ndim - len(self.axes[2])
+        order = [self.axes[2].index(d) for d in range(len(self.axes[2]))]
+        return x.transpose(*order, *(len(order) + r for r in range(rest)))
+
+    def expand(self, i: int, x: jax.Array) -> jax.Array:
+        taps = [self.shapes[1][d] for d in self.axes[1][2:]]
+        features, depth = self.shapes[1][self.axes[1][0]], self.shapes[1][self.axes[1][1]]
+        shape = [self.out[d] for d in self.axes[2]]  # batch, feature, *spatial
+        if i == 0:
+            x = windows(self._spread(x.transpose(self.axes[0])), *self._window())
+            x = x.reshape(shape[0], self.groups, 1, depth, *shape[2:], math.prod(taps))
+            x = jnp.moveaxis(x, 3, -2)  # batch, group, 1, *spatial, depth, taps
+            x = jnp.broadcast_to(x, (*x.shape[:2], features // self.groups, *x.shape[3:]))
+            x = x.reshape(*shape, self.length)
+        else:
+            x = x.transpose(self.axes[1]).reshape(1, features, *(1 for _ in taps), self.length)
+        return self._to_output_order(jnp.broadcast_to(x, (*shape, self.length)))
+
+    def reduce(self, i: int, q: jax.Array) -> jax.Array:
+        if i == 1:
+            total = q.transpose(self.axes[1]).reshape(q.shape[self.axes[1][0]], -1).sum(-1)
+            return _put(end_kernel(total).reshape(1, -1, *(1 for _ in self.strides)), self.axes[2])
+        boxed = end_kernel(self._box(end_kernel(self._per_group(q, self.axes[0]))))
+        if self.groups > 1:
+            boxed = jnp.repeat(boxed, self.shapes[1][self.axes[1][0]] // self.groups, 1)
+        return _put(boxed, self.axes[2])
+
+    def scatter(self, i: int, c: jax.Array) -> jax.Array:
+        c = end_kernel(c)
+        if i == 0:
+            return self.spread(0, self._per_group(c, self.axes[2]))
+        batch, _, *spatial = self.axes[2]
+        return self.spread(1, c.sum((batch, *spatial)))
+
+    def spread(self, i: int, sums: jax.Array) -> jax.Array:
+        """What `scatter` gives, for an input given the sums over all outputs at one place.
+
+        Args:
+            i: which input.
+            sums: for the first, over the features of each group, of axes (batch, group, *spatial); for the
+                second, over all but the features.
+        """
+        if i == 1:
+            return _put(sums.reshape(-1, *(1 for _ in (0, *self.strides))), self.axes[1])
+        batch, _, *spatial = (self.shapes[0][d] for d in self.axes[0])
+        aval = jax.ShapeDtypeStruct((batch, self.groups, *spatial), sums.dtype)
+        (x,) = jax.linear_transpose(self._box, aval)(sums)
+        if self.groups > 1:
+            x = jnp.repeat(x, self.shapes[1][self.axes[1][1]], 1)
+        return _put(x, self.axes[0])
+
+    def _per_group(self, x: jax.Array, axes: Sequence[int]) -> jax.Array:
+        """The sums over the features of each group, of axes (batch, group, *spatial)."""
+        x = x.transpose(axes)
+        return x.reshape(x.shape[0], self.groups, x.shape[1] // self.groups, *x.shape[2:]).sum(2)
+
+    def _box(self, x: jax.Array) -> jax.Array:
+        """The sums over the windows of an input of axes (batch, group, *spatial)."""
+        return box(self._spread(x), *self._window())
+
+    def _spread(self, x: jax.Array) -> jax.Array:
+        """An input of axes (batch, feature, *spatial) with the gaps of its dilation."""
+        gaps = [(0, 0, d - 1) for d in self.input_dilation]
+        return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *gaps])
+
+    def _window(self) -> tuple[Any, ...]:
+        """The window, strides, padding and dilation of a kernel over (batch, feature, *spatial)."""
+        taps = (self.shapes[1][d] for d in self.axes[1][2:])
+        padding = ((0, 0), (0, 0), *self.padding)
+        return (1, 1, *taps), (1, 1, *self.strides), padding, (1, 1, *self.kernel_dilation)
+
+
+def _convolve(
+    x: jax.Array,
+    y: jax.Array,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    input_dilation: Sequence[int],
+    kernel_dilation: Sequence[int],
+    axes: lax.ConvDimensionNumbers,
+    groups: int,
+    precision: Any,
+) -> jax.Array:
+    dtype = jnp.result_type(x, y)
+    return lax.conv_general_dilated(
+        x.astype(dtype),
+        y.astype(dtype),
+        strides,
+        padding,
+        lhs_dilation=input_dilation,
+        rhs_dilation=kernel_dilation,
+        dimension_numbers=axes,
+        feature_group_count=groups,
+        precision=precision,
+        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+    )
+
+
+def _rows_first(ndim: int) -> lax.ConvDimensionNumbers:
+    """Axes (batch, *spatial, feature) of input and output, (*spatial, in, out) of the kernel."""
+    rows = (0, ndim - 1, *range(1, ndim - 1))
+    return lax.ConvDimensionNumbers(rows, (ndim - 1, ndim - 2, *range(ndim - 2)), rows)
+
+
+def _feature_last(axes: Sequence[int]) -> tuple[int, ...]:
+    """(batch, *spatial, feature) from (batch, feature, *spatial)."""
+    batch, feature, *spatial = axes
+    return batch, *spatial, feature
+
+
+def _put(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """The inverse of ``transpose(axes)``."""
+    return x.transpose(np.argsort(axes))

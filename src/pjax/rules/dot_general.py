@@ -1,0 +1,145 @@
+"""Products of matrices and tensors: `lax.dot_general`."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pjax.devices import divisor, end_kernel, on_one_device, sum_in_parts
+from pjax.rules.contraction import Contraction, added
+
+
+@dataclasses.dataclass(frozen=True)
+class DotGeneral(Contraction):
+    """`lax.dot_general`."""
+
+    contract: tuple[tuple[int, ...], tuple[int, ...]]
+    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    precision: Any = None
+
+    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def by_edges(*terms: Any) -> jax.Array:
+            """One kernel that adds, where those that multiply matrices would take longer to start."""
+            return added(self._products, *terms).sum(-1)
+
+        in_parts = functools.partial(added, self._in_parts) if self._parts > 1 else None
+        return on_one_device(
+            *terms,
+            cuda=by_edges if self.edges <= 2**20 else in_parts,
+            default=functools.partial(added, self._plain),
+        )
+
+    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return _dot(x, y, (self.contract, self.batch), self.precision)
+
+    def _products(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The products before they are summed."""
+        dtype = jnp.promote_types(jnp.result_type(x, y), jnp.float32)
+        return self.expand(0, x).astype(dtype) * self.expand(1, y).astype(dtype)
+
+    @functools.cached_property
+    def _parts(self) -> int:
+        """In how many parts a GPU sums products that are long and few: it has work for all its cores then.
+
+        The compiler does that by itself, but first copies to a multiple of some power of two what is not one.
+        """
+        if self.batch != ((), ()) or [len(s) for s in self.shapes] != [2, 2]:
+            return 1
+        if self.length % 256 == 0 or self.length % 16 or math.prod(self.out) > 2**17:
+            return 1
+        return divisor(self.length // 16, self.length // 64)
+
+    def _in_parts(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        (a,), (b,) = self.contract
+        x, y = (z.reshape(*z.shape[:d], self._parts, -1, *z.shape[d + 1 :]) for z, d in ((x, a), (y, b)))
+        return _dot(x, y, (((a + 1,), (b + 1,)), ((a,), (b,))), self.precision).sum(0)
+
+    @functools.cached_property
+    def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        first, second = (
+            tuple(d for d in range(len(self.shapes[i])) if d not in self.contract[i] + self.batch[i])
+            for i in (0, 1)
+        )
+        return first, second
+
+    @property
+    def length(self) -> int:
+        return math.prod(self.shapes[0][d] for d in self.contract[0])
+
+    def rows(self, i: int, x: jax.Array) -> jax.Array:
+        """Input i as the rows that dot products are made of: shape ``(batch, free, K)``."""
+        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i])
+        return x.reshape(math.prod(x.shape[: len(self.batch[i])]), -1, self.length)
+
+    def expand(self, i: int, x: jax.Array) -> jax.Array:
+        ones = [1] * len(self.free[1 - i])
+        batch = [x.shape[d] for d in self.batch[i]]
+        free = [x.shape[d] for d in self.free[i]]
+        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i])
+        x = x.reshape(*batch, *(ones if i else free), *(free if i else ones), self.length)
+        return jnp.broadcast_to(x, (*self.out, self.length))
+
+    def reduce(self, i: int, q: jax.Array) -> jax.Array:
+        ones = [1] * len(self.free[1 - i])
+        batch = [q.shape[d] for d in self.batch[i]]
+        free = [q.shape[d] for d in self.free[i]]
+        parts = 1 if self.contract[i][-1] == q.ndim - 1 else divisor(self.length, self.length // 32)
+        q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
+        if parts > 1:
+            total = sum_in_parts(q, parts)
+        elif q.size <= 2**20:
+            total = end_kernel(end_kernel(q).sum(-1))
+        else:  # writing more takes longer than it saves
+            total = end_kernel(q.sum(-1))
+        return total.reshape(*batch, *(ones if i else free), *(free if i else ones))
+
+    def scatter(self, i: int, c: jax.Array) -> jax.Array:
+        n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
+        first = n + counts[0] if i == 0 else n
+        axes = tuple(range(first, first + counts[1 - i]))
+        mine = self.batch[i] + self.free[i]
+        shape = [size if d in mine else 1 for d, size in enumerate(self.shapes[i])]
+        return end_kernel(c).sum(axes).transpose(np.argsort(mine)).reshape(shape)
+
+    def count(self, i: int) -> int:
+        return math.prod(self.shapes[1 - i][d] for d in self.free[1 - i])
+
+    @property
+    def stackable(self) -> bool:
+        return self.batch == ((), ())
+
+    def stacked(self, number: int, differ: Sequence[bool]) -> "tuple[DotGeneral, tuple[bool, ...], int]":
+        """A factor that is the same for all is not stacked."""
+        many = (differ[0], differ[1]) if any(differ) else (True, True)
+
+        def moved(i: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+            """The shape of a factor, and the axes over which it is contracted."""
+            if not many[i]:
+                return self.shapes[i], self.contract[i]
+            return (number, *self.shapes[i]), tuple(d + 1 for d in self.contract[i])
+
+        (shape_x, contract_x), (shape_y, contract_y) = moved(0), moved(1)
+        made = dataclasses.replace(
+            self,
+            shapes=(shape_x, shape_y),
+            contract=(contract_x, contract_y),
+            batch=((0,), (0,)) if all(many) else ((), ()),
+        )
+        return made, many, 0 if many[0] else len(self.free[0])
+
+
+def _dot(x: jax.Array, y: jax.Array, axes: lax.DotDimensionNumbers, precision: Any) -> jax.Array:
+    dtype = jnp.result_type(x, y)
+    return lax.dot_general(
+        x.astype(dtype),
+        y.astype(dtype),
+        axes,
+        precision=precision,
+        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+    )
