@@ -6,12 +6,13 @@ what a failure prints, so that it can be run and shortened by hand:
 
     python -m tests.generator 17
 
-Each operation is a function of `OPERATIONS` that writes one statement or a few; those of `LATER` join in as soon
-as pjax can read them. Every choice of shapes and settings comes from the writer's random numbers, so that an
-operation can be written a second time with the same choices and other arrays: such twins are what stacking
-and caching must tell apart.
+Each operation is a function of `OPERATIONS` that writes one statement or a few; those of `LATER` join in as
+soon as pjax can read them. Every choice of shapes and settings comes from the writer's random numbers, so
+that an operation can be written a second time with the same choices and other arrays: such twins are what
+stacking and caching must tell apart.
 """
 
+import copy
 import dataclasses
 import functools
 import re
@@ -27,7 +28,23 @@ from jax import lax
 
 import pjax
 
-LIBRARY: dict[str, Any] = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "pjax": pjax, "sets": pjax.sets}
+
+def custom(fn: Callable[..., Any]) -> Any:
+    """A function with a derivative of its own, which is the usual one."""
+    found = jax.custom_jvp(fn)
+    found.defjvp(lambda given, moves: jax.jvp(fn, given, moves))
+    return found
+
+
+LIBRARY: dict[str, Any] = {
+    "jax": jax,
+    "jnp": jnp,
+    "lax": lax,
+    "np": np,
+    "pjax": pjax,
+    "sets": pjax.sets,
+    "custom": custom,
+}
 LARGEST = 40
 """So many numbers has a value at most: edges are products of such sizes."""
 
@@ -125,6 +142,7 @@ class Writer:
         self.scope = self.numbers.scope()
         self.params: dict[str, tuple[int, ...]] = {}
         self.constants: list[str] = []
+        self.functions: list[str] = []
         self.body: list[str] = []
         self.values: dict[str, Any] = {}
         self.losses: list[tuple[str, str, str]] = []
@@ -175,6 +193,13 @@ class Writer:
         text = f"{name} = {maker}({', '.join(map(str, args))})"
         exec(text, self.scope)
         self.constants.append(text)
+        return name
+
+    def function(self, text: str) -> str:
+        """A function beside the one that is drawn, which uses it."""
+        name = self.name("f")
+        exec(f"{name} = {text}", self.scope)
+        self.functions.append(f"{name} = {text}")
         return name
 
     def array(self, *shape: int) -> str:
@@ -452,7 +477,12 @@ def _set(w: Writer, x: str) -> str:
         f"sets.Known({w.constant('mask', *shape)}, {w.constant('data', *shape)})",
     ]
     if shape:
-        kinds += ["sets.Ball(1.2)", f"sets.Ball({w.constant('number')})", "sets.Sphere(1.1)", "sets.Simplex()"]
+        kinds += [
+            "sets.Ball(1.2)",
+            f"sets.Ball({w.constant('number')})",
+            "sets.Sphere(1.1)",
+            "sets.Simplex()",
+        ]
         kinds += ["sets.Sparse(1)", "sets.OneHot()"]
     return w.one(kinds)
 
@@ -515,34 +545,31 @@ def _inner(w: Writer, x: str, width: int) -> str:
     return f"jax.nn.relu({x} @ {weight} + {constant}[0])"
 
 
-WRAPPERS = (
-    "jax.jit({})",
-    "jax.checkpoint({})",
-    "jax.custom_jvp({})",
-    "jax.jit(jax.checkpoint({}))",
-    "jax.checkpoint(jax.jit({}))",
-    "jax.jit(jax.jit({}))",
-)
+WRAPPERS = ("jax.jit", "jax.jit", "jax.checkpoint", "custom", "jit of checkpoint", "checkpoint of jit")
+
+
+def _call(w: Writer, wrapper: str, x: str, width: int) -> str:
+    """A wrapped function of rows, called. It captures constants; parameters too, or has them as an argument.
+
+    Where it captures what is traced, JAX makes arguments of constants too; where not, they are its own.
+    """
+    inner, parts = _inner(w, "x", width), wrapper.split(" of ")
+    takes = wrapper == "custom" or w.chance(0.7)
+    text = f"lambda {'x, p' if takes else 'x'}: {inner}"
+    if wrapper == "custom":  # may not capture what is traced
+        text = f"custom({text})"
+    else:
+        for part in reversed(parts):
+            text = f"jax.{part.removeprefix('jax.')}({text})"
+    if takes and w.chance(0.5):
+        text = w.function(text)
+    return f"{text}({x}, p)" if takes else f"{text}({x})"
 
 
 @operation(often=2.0)
 def wrapped(w: Writer, x: str) -> str:
     x = w.matrix(x)
-    width = w.shape(x)[-1]
-    # Under custom_jvp what is traced may not be captured: parameters are arguments there.
-    wrapper = w.one(WRAPPERS)
-    inner = _inner(w, "x", width)
-    if "custom" in wrapper:
-        name = w.name("v")
-        text = f"""
-        @jax.custom_jvp
-        def f(x, p):
-            return {inner}
-        f.defjvp(lambda given, moves: jax.jvp(lambda x, p: {inner}, given, moves))
-        {name} = f({x}, p)
-        """
-        return w.block(name, text)
-    return w.let(f"{wrapper.format(f'lambda x: {inner}')}({x})")
+    return w.let(_call(w, w.one(WRAPPERS), x, w.shape(x)[-1]))
 
 
 @operation(often=0.7)
@@ -552,10 +579,8 @@ def vmapped(w: Writer, x: str) -> str:
 
 
 def _body(w: Writer, x: str, width: int) -> str:
-    """What a loop does with a row: as it is, or in a function that is jitted or kept for later."""
-    inner = _inner(w, x, width)
-    wrapper = w.one(("{}", *WRAPPERS[:2], "jax.jit({})", WRAPPERS[4]))
-    return inner if wrapper == "{}" else f"{wrapper.format(f'lambda {x}: {inner}')}({x})"
+    """What a loop does with a row: as it is, or in a function of its own."""
+    return _inner(w, x, width) if w.chance(0.25) else _call(w, w.one(WRAPPERS), x, width)
 
 
 @operation(often=3.0)
@@ -642,7 +667,7 @@ expressions(
 @functools.cache
 def operations() -> dict[str, tuple[Operation, bool, float]]:
     """All operations that pjax can read."""
-    known = dict(OPERATIONS)
+    known, solver = dict(OPERATIONS), pjax.optim.AlternatingProjections(steps_per_update=1, check=False)
     for name, entry in LATER.items():
         w = Writer(0, "float32")
         w.params["x"] = (2, 2)
@@ -650,10 +675,9 @@ def operations() -> dict[str, tuple[Operation, bool, float]]:
         value = entry[0](w, "x")
         text = textwrap.indent("\n".join(w.body), "    ")
         scope = dict(w.scope)
-        exec(f"def fn(p):\n{text}\n    return pjax.squared_error({value}, 0.3 + 0 * {value})", scope)
         exec(f"def fn(p):\n{text}\n    return pjax.squared_error({value}, np.ones({w.shape(value)}))", scope)
         try:
-            pjax.trace(scope["fn"], {"x": jnp.array([[0.3, -0.4], [0.7, 0.1]])})
+            jax.eval_shape(lambda x: solver.update(scope["fn"], {"x": x}), jnp.ones((2, 2)))  # noqa: B023
         except (pjax.PjaxError, NotImplementedError):
             continue
         known[name] = entry
@@ -668,7 +692,7 @@ def _target(w: Writer, x: str) -> None:
     shape = w.shape(x)
     name = w.name("l")
     kind = w.rng.random()
-    if kind < 0.1:
+    if kind < 0.1 and x in w.depending:
         w.smooth = False
         into = _set(w, x)
         alone = into.startswith(("sets.Box", "sets.NonNegative", "sets.Integers", "sets.Known"))
@@ -687,7 +711,8 @@ def _target(w: Writer, x: str) -> None:
         else:
             text = f"pjax.cross_entropy({x}, {labels}{w.one(('', ', scale=1.0'))})"
     else:
-        text = f"pjax.squared_error({x}, {w.constant('data', *shape)}{w.one(('', ', scale=1.0', ', scale=0.3'))})"
+        scale = w.one(("", ", scale=1.0", ", scale=0.3"))
+        text = f"pjax.squared_error({x}, {w.constant('data', *shape)}{scale})"
     w.block(name, f"{name} = {text}")
     w.losses.append((_finished(w, name), "", name if x in w.depending else ""))
 
@@ -754,7 +779,7 @@ def _source(w: Writer) -> None:
 def _written(w: Writer, write: Operation, x: str) -> None:
     """An operation, and sometimes its twin: the same choices with other arrays, beside it or after it."""
     seed, outside = int(w.rng.integers(2**31)), w.rng
-    before = (dict(w.params), list(w.constants), list(w.body), dict(w.values), list(w.losses), w.smooth)
+    before = {name: copy.copy(value) for name, value in vars(w).items() if name not in ("rng", "_count")}
     shared = w.chance(0.3)
     try:
         w.rng = np.random.default_rng(seed)
@@ -766,7 +791,7 @@ def _written(w: Writer, write: Operation, x: str) -> None:
             if w.shape(twin) == w.shape(y) and outside.random() < 0.7:
                 w.let(f"{y} + {twin}")
     except Unfit:
-        w.params, w.constants, w.body, w.values, w.losses, w.smooth = before
+        vars(w).update(before)
         raise
     finally:
         w.rng = outside
@@ -794,13 +819,14 @@ def _program(w: Writer, seed: int, dtype: str, used: Sequence[str]) -> Drawn:
 
     def together(which: int) -> str:
         parts = [loss[which] or loss[0] for loss in w.losses if which < 2 or loss[which]]
-        return f"({', '.join(parts)},)"
+        return f"({''.join(f'{part}, ' for part in parts)})"
 
+    words = set(re.findall(r"\w+", "\n".join([*w.functions, *w.body, together(0), together(1)])))
     return Drawn(
         seed=seed,
         dtype=dtype,
         params_text=f"params = {{\n{params}}}",
-        constants_text="\n".join(w.constants),
+        constants_text="\n".join([*(c for c in w.constants if c.split()[0] in words), *w.functions]),
         body="".join(f"{text}\n" for text in w.body),
         returned=together(0),
         counted=together(1),

@@ -1,16 +1,17 @@
 """What must hold for every function that pjax reads, and for every method: checked on drawn programs.
 
-Each property is a function of a `Case`, a drawn program with a method and options that are drawn too. It raises
-`Deviation`, which says the seed, prints the program and the solver, and how far the results are apart.
+Each property is a function of a `Case`, a drawn program with a method and options that are drawn too. It
+raises `Deviation`, which says the seed, prints the program and the solver, and how far the results are apart.
 
-Deviations are measured in the largest move of a parameter. Where the result itself is at a tie (two nearest points,
-between which rounding decides) no two ways to compute it need agree. So a deviation counts only where it is larger
-than what roundings do to the result: the parameters are moved by a few units in their last place, and the
-update is made again with everything else the same.
+Deviations are measured in the largest move of a parameter. Where the result itself is at a tie (two nearest
+points, between which rounding decides) no two ways to compute it need agree. So a deviation counts only
+where it is larger than what roundings do to the result: the parameters are moved by a few units in their last
+place, and the update is made again with everything else the same.
 """
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,7 @@ METHODS: dict[str, Any] = {
 }
 
 
-class Deviation(AssertionError):
+class Deviation(AssertionError):  # noqa: N818 - what pytest shows
     """A property that does not hold."""
 
 
@@ -146,7 +147,12 @@ class Case:
 
 def apart(found: Any, expected: Any) -> float:
     """The largest difference of two pytrees."""
-    return largest(jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), found, expected))
+    return largest(difference(found, expected))
+
+
+def difference(found: Any, expected: Any) -> Any:
+    """Of two pytrees, in double precision."""
+    return jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), found, expected)
 
 
 def largest(tree: Any) -> float:
@@ -157,12 +163,20 @@ def largest(tree: Any) -> float:
 # --- The properties ---
 
 
+def runs(case: Case) -> None:
+    """An update ends, with finite numbers."""
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves(case.result)):
+        raise case.deviates("runs", "the result is not finite")
+
+
 def edges(case: Case) -> None:
     """Implicit edges are explicit ones. A history that was asked to be short is not."""
     history = case.settings.get("history")
     if history is not None and history < case.settings.get("steps_per_update"):
         return
-    again = functools.partial(case.update, 0, edges="explicit", **({} if history is None else {"history": None}))
+    again = functools.partial(
+        case.update, 0, edges="explicit", **({} if history is None else {"history": None})
+    )
     case.agree("edges", case.result, again(), again)
 
 
@@ -202,21 +216,26 @@ def values(case: Case) -> None:
     """The trace has the values of the function, and the loss is the mean of what it returns."""
     eps = float(jnp.finfo(case.drawn.dtype).eps)
     raw, counted = (
-        _flat(jax.jit(case.drawn.function(0, text))(case.params)) for text in (case.drawn.raw, case.drawn.counted)
+        _flat(jax.jit(case.drawn.function(0, text))(case.params))
+        for text in (case.drawn.raw, case.drawn.counted)
     )
     targets = pjax.trace(case.drawn.function(), case.params)
     targets = targets if isinstance(targets, tuple) else (targets,)
     traced = _flat([t.value for t in targets if t.op != "member"])
     limit = ROUNDINGS * eps * max(largest(raw), 1.0)
     if traced.shape != raw.shape or not apart(np.sort(traced), np.sort(raw)) <= limit:
-        raise case.deviates("values", f"the trace has the losses {np.sort(traced)}, the function {np.sort(raw)}")
+        raise case.deviates(
+            "values", f"the trace has the losses {np.sort(traced)}, the function {np.sort(raw)}"
+        )
     loss = float(case.result[1])
     if not abs(loss - counted.mean()) <= ROUNDINGS * eps * max(largest(counted), 1.0):
         raise case.deviates("values", f"the loss is {loss}, the mean of what is returned {counted.mean()}")
 
 
 def _flat(tree: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)] or [np.zeros(0)])
+    return np.concatenate(
+        [np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)] or [np.zeros(0)]
+    )
 
 
 LEAST_COSINE = 0.999
@@ -231,11 +250,11 @@ def gradient(case: Case) -> None:
         return
     solver = pjax.optim.ExtrapolatedProjections(outer=optax.sgd(1.0))
     fn, params = drawn.function(), case.params
-    wanted = _flat(
-        jax.jit(jax.grad(lambda p: jnp.concatenate([jnp.ravel(x) for x in fn(p)]).mean()))(params)
-    )
+    wanted = _flat(jax.jit(jax.grad(lambda p: jnp.concatenate([jnp.ravel(x) for x in fn(p)]).mean()))(params))
     new, _, _ = solver.update(drawn.function(), params, solver.init(params))
-    move = _flat(jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), new, params))
+    move = _flat(
+        jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), new, params)
+    )
     lengths = np.linalg.norm(move) * np.linalg.norm(wanted)
     if np.linalg.norm(wanted) < 1e-5:
         return
@@ -245,16 +264,20 @@ def gradient(case: Case) -> None:
 
 
 PROPERTIES: dict[str, Callable[[Case], None]] = {
-    f.__name__: f for f in (values, edges, stacked, batches, jitted, gradient)
+    f.__name__: f for f in (runs, values, edges, stacked, batches, jitted, gradient)
 }
 
 
-def check(seed: int, names: tuple[str, ...] = tuple(PROPERTIES), dtype: str | None = None) -> dict[str, Exception]:
-    """The properties of a seed that do not hold, with what they raised."""
-    failures: dict[str, Exception] = {}
+def check(
+    seed: int, names: tuple[str, ...] = tuple(PROPERTIES), dtype: str | None = None
+) -> tuple[dict[str, Deviation], dict[str, float]]:
+    """The properties of a seed that do not hold, with what they say, and how long each took."""
+    failures: dict[str, Deviation] = {}
+    seconds: dict[str, float] = {}
     case = Case.of(seed, dtype)
     with jax.enable_x64(case.drawn.dtype == "float64"):
         for name in names:
+            start = time.perf_counter()
             try:
                 PROPERTIES[name](case)
             except Deviation as deviation:
@@ -262,4 +285,7 @@ def check(seed: int, names: tuple[str, ...] = tuple(PROPERTIES), dtype: str | No
             except Exception as error:
                 failures[name] = case.deviates(name, f"{type(error).__name__}: {error}")
                 failures[name].__cause__ = error
-    return failures
+            seconds[name] = time.perf_counter() - start
+            if name == "runs" and failures:
+                break  # and none of the others can hold
+    return failures, seconds
