@@ -181,8 +181,9 @@ class Writer:
     def param(self, *shape: int) -> str:
         """A parameter; sometimes one that is used elsewhere too."""
         same = [name for name, other in self.params.items() if other == shape]
-        if same and self.chance(0.3):
-            return f'p["{self.one(same)}"]'
+        share, which = self.rng.random(2)  # always as many: twins make the same choices
+        if same and share < 0.3:
+            return f'p["{same[int(which * len(same))]}"]'
         name = self.name("w")
         self.params[name] = shape
         return f'p["{name}"]'
@@ -205,9 +206,10 @@ class Writer:
     def array(self, *shape: int) -> str:
         """A parameter, a constant, or a value that has this shape."""
         same = [v for v in self.values if self.shape(v) == shape]
-        if same and self.chance(0.5):
-            return self.one(same)
-        return self.param(*shape) if self.chance(0.7) else self.constant("data", *shape)
+        share, which, kind = self.rng.random(3)
+        if same and share < 0.5:
+            return same[int(which * len(same))]
+        return self.param(*shape) if kind < 0.7 else self.constant("data", *shape)
 
     # --- Statements ---
 
@@ -745,17 +747,22 @@ def draw(seed: int, dtype: str | None = None, only: Sequence[str] = ()) -> Drawn
 
 def _draw(seed: int, dtype: str, only: Sequence[str]) -> Drawn:
     w = Writer(seed, dtype)
-    table = {name: entry for name, entry in operations().items() if not only or name in only}
-    names = list(table)
-    often = np.array([table[name][2] for name in names])
+    names, later = (
+        {name: entry[2] for name, entry in table.items() if not only or name in only}
+        for table in (OPERATIONS, LATER)
+    )
     for _ in range(w.whole(1, 2)):
         _source(w)
     number, used = w.whole(1, 5), []
     while len(used) < number:
         values = list(w.values)
         x = values[-1] if w.chance(0.6) else w.one(values)
-        name = str(w.rng.choice(names, p=often / often.sum()))
-        write, smooth, _ = table[name]
+        # In this order, so that what is learned leaves alone the seeds that have none of it.
+        often = later if later and w.chance(0.25 if names else 1.0) else names
+        name = str(w.rng.choice(list(often), p=np.array(list(often.values())) / sum(often.values())))
+        if name not in operations():
+            continue
+        write, smooth, _ = operations()[name]
         try:
             _written(w, write, x)
         except Unfit:

@@ -12,7 +12,7 @@ place, and the update is made again with everything else the same.
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -88,8 +88,8 @@ class Case:
         self.drawn, self.settings = drawn, settings
 
     @classmethod
-    def of(cls, seed: int, dtype: str | None = None) -> "Case":
-        return cls(draw(seed, dtype), draw_settings(seed))
+    def of(cls, seed: int, dtype: str | None = None, only: Sequence[str] = ()) -> "Case":
+        return cls(draw(seed, dtype, only), draw_settings(seed))
 
     @functools.cached_property
     def params(self) -> Any:
