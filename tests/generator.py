@@ -753,7 +753,7 @@ def _draw(seed: int, dtype: str, only: Sequence[str]) -> Drawn:
     )
     for _ in range(w.whole(1, 2)):
         _source(w)
-    number, used = w.whole(1, 5), []
+    number, used = w.whole(1, 4), []
     while len(used) < number:
         values = list(w.values)
         x = values[-1] if w.chance(0.6) else w.one(values)
