@@ -16,7 +16,7 @@ import pytest
 
 import pjax
 from tests import properties
-from tests.generator import draw
+from tests.generator import LATER, OPERATIONS, draw, operations
 from tests.properties import Case, Deviation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -40,6 +40,8 @@ def test_all_properties_hold():
     failures = []
     for seed in SEEDS:
         failures += properties.check(seed)[0].values()
+        if seed % 4 == 0:
+            jax.clear_caches()
     assert not failures, "\n\n".join(map(str, failures))
 
 
@@ -62,6 +64,10 @@ def test_the_second_batch_is_that_of_a_fresh_process():
         with jax.enable_x64(case.drawn.dtype == "float64"):
             case.update(0)
             case.agree("fresh", case.update(1), json.loads(line), functools.partial(case.update, 1))
+
+
+def test_all_operations_can_be_read():
+    assert set(operations()) == {*OPERATIONS, *LATER}
 
 
 def test_a_seed_is_one_program():
