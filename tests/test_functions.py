@@ -401,3 +401,22 @@ def test_implicit_edges_are_explicit_ones(name, method):
         move = float(jnp.abs(other[key] - params[key]).max())
         assert move > 0
         np.testing.assert_allclose(one[key], other[key], atol=1e-3 * move)
+
+
+@pytest.mark.parametrize(
+    "method", [optim.AlternatingProjections, optim.CyclicProjections, optim.DouglasRachford]
+)
+@pytest.mark.parametrize("options", [{}, {"edges": "explicit"}, {"stack": False}], ids=str)
+def test_a_parameter_that_is_only_held_stays(method, options):
+    """Directly, behind an operation, and as a condition."""
+
+    def fn(p):
+        held = lax.stop_gradient(p["a"][:4] * p["b"])
+        z = jnp.where(p["b"].sum() > 0, held * p["c"], 2 * held * p["c"])
+        return pjax.squared_error(z, jnp.ones_like(z))
+
+    params = {"a": PARAMS["a"], "b": PARAMS["c"].sum(0), "c": PARAMS["c"]}
+    new, _ = method(steps_per_update=2, **options).update(fn, params)
+    assert jnp.array_equal(new["a"], params["a"])
+    assert jnp.array_equal(new["b"], params["b"])
+    assert not jnp.allclose(new["c"], params["c"])

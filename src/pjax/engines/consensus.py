@@ -101,7 +101,8 @@ class Sweep:
             for v in nodes:
                 node = problem.graph.nodes[v]
                 if node.is_parameter:
-                    value[v] = message[v]
+                    if v in message:  # not where it is only held
+                        value[v] = message[v]
                     continue
                 shifts = tuple(problem.push(v, i, value) for i in range(len(node.wires)))
                 goal = message.get(v)

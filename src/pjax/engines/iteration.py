@@ -104,7 +104,9 @@ class EdgeIteration:
     def _means(self, state: EdgeState, wanted: Callable[[Node], bool]) -> dict[int, jax.Array]:
         edges = self._used(state)
         edges = edges if self._shadow is None else self._shadow(self._space, edges)
-        return self._space.means([n.index for n in self._space.problem.graph.nodes if wanted(n)], edges)
+        graph = self._space.problem.graph
+        nodes = [n.index for n in graph.nodes if wanted(n) and graph.readers[n.index]]
+        return self._space.means(nodes, edges)
 
     def agreed(self, state: EdgeState, mean: Callable[[jax.Array], jax.Array]) -> EdgeState:
         apart = {v: mean(move) - move for v, move in self.parameters(state).items()}

@@ -92,7 +92,8 @@ class Graph:
 
     @property
     def parameters(self) -> tuple[Node, ...]:
-        return tuple(n for n in self.nodes if n.is_parameter)
+        """Those that can move: not what the function only holds."""
+        return tuple(n for n in self.nodes if n.is_parameter and self.readers[n.index])
 
     @property
     def targets(self) -> tuple[Node, ...]:
@@ -114,8 +115,8 @@ class Graph:
         return x
 
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
-        """What was found for parameters by node, for each leaf; None where the function does not use it."""
-        return [None if v is None else moves[v] for v in self.leaves]
+        """What was found for parameters by node, for each leaf; None where nothing moves with it."""
+        return [None if v is None else moves.get(v) for v in self.leaves]
 
     def loss(self, evaluate: Evaluator) -> jax.Array:
         """The mean of everything that the function returns."""

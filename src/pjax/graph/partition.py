@@ -84,7 +84,8 @@ def _clashes(graph: Graph, colour: list[int], v: int) -> list[int]:
 def _colours(graph: Graph) -> list[int]:
     """Two colours with few nodes that clash with a reader: breadth-first, then local improvement."""
     colour = [-1] * len(graph.nodes)
-    for root in [t.index for t in graph.targets]:
+    # What no target moves with, a parameter that is only held, may have any colour.
+    for root in [*(t.index for t in graph.targets), *range(len(graph.nodes))]:
         if colour[root] >= 0:
             continue
         colour[root] = 0

@@ -58,7 +58,8 @@ class StackedGraph(Graph):
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         at = places(self.members)
         found = {v: rows(move) if len(self.members[v]) > 1 else [move] for v, move in moves.items()}
-        return [None if leaf is None else found[at[leaf][0]][at[leaf][1]] for leaf in self.original.leaves]
+        at = {leaf: place for leaf, place in at.items() if place[0] in found}
+        return [found[at[leaf][0]][at[leaf][1]] if leaf in at else None for leaf in self.original.leaves]
 
 
 def unstacked(graph: Graph) -> tuple[Graph, Sequence[tuple[int, ...]]]:
