@@ -329,11 +329,11 @@ class Problem:
 
     def place(self, v: int) -> Place:
         """What a rule needs to know of its node to project."""
-        node, inputs, point = self.graph.nodes[v], self.inputs[v], self.points[v]
-        if node.is_target:
-            return Place(inputs, point, factor=self._relative(node))
+        node, inputs = self.graph.nodes[v], self.inputs[v]
+        if node.is_target:  # which has no output that edges could leave
+            return Place(inputs, jnp.zeros((), self.dtype), factor=self._relative(node))
         lengths = self._lengths.get(v, ())
-        return Place(inputs, point, self.weight(v), self.read(v), self.fixed(node), lengths)
+        return Place(inputs, self.points[v], self.weight(v), self.read(v), self.fixed(node), lengths)
 
     def squared(self, v: int, moves: Moves) -> jax.Array:
         """How far a projection moved the edges of a node, in and out, squared."""
