@@ -214,7 +214,7 @@ def task(name: str, options: argparse.Namespace) -> Task:
     tiny, dtype = options.tiny, jnp.dtype(options.dtype)
     if name == "gpt":
         text, kinds = letters(options)
-        sizes = {"context": 16, "depth": 2, "heads": 2, "width": 32} if tiny else {}
+        sizes = {"context": 16, "depth": 1, "heads": 2, "width": 32} if tiny else {}
         network = networks.GPT(characters=kinds, dtype=dtype, **sizes)
         return characters(name, network, text, batch=4 if tiny else 64, updates=options.updates or 3000)
     if name == "mlp":
@@ -431,7 +431,8 @@ def line(run: dict[str, Any]) -> str:
     together = f" ({run['seeds at once']} seeds at once)" if run["seeds at once"] > 1 else ""
     agreement = f"  cosine of the first update {run['cosine']:.6f}" if "cosine" in run else ""
     return (
-        f"{run['model']:7}{run['method']:5} seed {run['seed']}  {curve}  training loss {run['losses'][-1]:.4g}"
+        f"{run['model']:7}{run['method']:5} seed {run['seed']}  {curve}"
+        f"  training loss {run['losses'][-1]:.4g}"
         f"  compiled in {run['compile seconds']} s, {run['ms per update']} ms per update{together}{agreement}"
     )
 

@@ -1,4 +1,4 @@
-"""The networks of `python -m benchmarks beside_adam`, in plain Flax as one writes them for backpropagation."""
+"""The networks of `python -m benchmarks beside_adam`, in plain Flax, as one writes them for gradients."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet-18 for pictures of 32 × 32 pixels: a first convolution of 3 × 3 pixels, and no pooling after it."""
+    """ResNet-18 for pictures of 32 × 32 pixels: a first convolution of 3 × 3, and no pooling after it."""
 
     channels: tuple[int, ...] = (64, 128, 256, 512)
     blocks: int = 2
