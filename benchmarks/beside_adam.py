@@ -38,6 +38,7 @@ from pjax.experiments import data as datasets
 MODELS = ("mlp", "vgg", "gpt", "resnet")
 METHODS = ("Adam", "EP")
 POINTS = 6  # how often a run is measured
+SETTINGS = ("model", "updates", "dtype", "parameters")  # runs that differ in one are not to be compared
 Batch = tuple[jax.Array, jax.Array]
 
 
@@ -65,6 +66,13 @@ class Task:
     """What is measured: the accuracy in percent, or else the mean loss."""
     together: bool = False
     """Whether all seeds train at once: for networks that leave the device idle one by one."""
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """What tells its runs from others: `SETTINGS`."""
+        params, _ = jax.eval_shape(self.start, self.data, jax.random.key(0))
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        return dict(zip(SETTINGS, (self.name, self.updates, str(self.network.dtype), size), strict=True))
 
     def start(self, data: Any, key: jax.Array) -> tuple[Any, Any]:
         """Parameters, and the other variables (the statistics of BatchNorm)."""
@@ -393,10 +401,8 @@ def train(task: Task, method: str, seeds: Sequence[int]) -> list[dict[str, Any]]
         losses.append(np.atleast_1d(loss))
         curve.append(np.atleast_1d(program.measure(at, program.data)))
     known = {
-        "model": task.name,
+        **task.settings,
         "method": method,
-        "updates": task.updates,
-        "dtype": str(task.network.dtype),
         "device": jax.devices()[0].device_kind,
         "at": ends,
         "compile seconds": round(program.seconds, 1),
@@ -441,8 +447,13 @@ def table(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Means over the seeds that both methods have, and their difference."""
     yield "| | measured | seeds | Adam | EP | EP - Adam | cosine | ms, Adam | ms, EP |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
-    for model in MODELS:
-        by = {(run["method"], run["seed"]): run for run in runs if run["model"] == model}
+    for settings in sorted({tuple(run[name] for name in SETTINGS) for run in runs}):
+        model, updates, dtype, _ = settings
+        by = {
+            (run["method"], run["seed"]): run
+            for run in runs
+            if tuple(run[name] for name in SETTINGS) == settings
+        }
         seeds = sorted(seed for method, seed in by if method == "EP" and ("Adam", seed) in by)
         if not seeds:
             continue
@@ -453,7 +464,8 @@ def table(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
         low = min((run["cosine"] for run in ep + adam if "cosine" in run), default=float("nan"))
         relative = f" ({statistics.mean(apart) / statistics.mean(ends[0]):+.2%})" if model == "gpt" else ""
         yield (
-            f"| {model} | {'validation loss' if model == 'gpt' else 'test accuracy, %'} | {len(seeds)}"
+            f"| {model}, {updates} updates, {dtype}"
+            f" | {'validation loss' if model == 'gpt' else 'test accuracy, %'} | {len(seeds)}"
             f" | {statistics.mean(ends[0]):.3f} | {statistics.mean(ends[1]):.3f}"
             f" | {statistics.mean(apart):+.3f}{spread}{relative} | {low:.5f}"
             f" | {statistics.mean(r['ms per update'] for r in adam):.2f}"
@@ -482,8 +494,7 @@ def compare(model: Task, options: argparse.Namespace, runs: list[dict[str, Any]]
     done = {
         (run["method"], run["seed"])
         for run in runs
-        if (run["model"], run["updates"], run["dtype"])
-        == (model.name, model.updates, str(model.network.dtype))
+        if all(run[name] == value for name, value in model.settings.items())
     }
     for method, seeds in plan(model, options.seeds, done):
         if time.monotonic() > deadline:
