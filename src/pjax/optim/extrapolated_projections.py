@@ -65,7 +65,7 @@ class ExtrapolatedProjections(Solver):
     steps_per_update: int = 1
     accumulate: int = 1  # type: ignore[misc]
     softness: float = 0.01
-    reach: float = 0.05
+    reach: float = 0.001
     learning_rate: float | None = None
     outer: Any = None
 
