@@ -1,4 +1,4 @@
-"""The pictures of the page on the idea, made by pjax itself: `python -m website.figures`."""
+"""The pictures of the pages on the idea and on the code: `python -m website.figures`."""
 
 import io
 from collections.abc import Callable
@@ -118,12 +118,61 @@ def network() -> Any:
     return figure
 
 
+def batch() -> Any:
+    """The way of one batch through the files."""
+    figure, axes = plt.subplots(figsize=(11, 5.4), layout="constrained")
+    bands = [
+        (3.35, 1.1, "for every call"),
+        (1.75, 1.3, "once for each graph, then from a cache"),
+        (-0.45, 1.9, "compiled: for every call"),
+    ]
+    for bottom, height, word in bands:
+        axes.add_patch(mpl.patches.Rectangle((-1.1, bottom), 12.2, height, facecolor="#f2f2f2", lw=0))
+        axes.text(11.0, bottom + height - 0.08, word, ha="right", va="top", color=FAINT, size=9)
+    files = {
+        "update": (0, 3.8, "optim/solver.py\nupdate", BLUE),
+        "read": (3.4, 3.8, "graph/read.py\nfunction → jaxpr", ORANGE),
+        "checks": (6.8, 3.8, "checks.py\nNaN, empty, meshes", INK),
+        "build": (0, 2.3, "graph/builder.py\njaxpr → nodes, wires", ORANGE),
+        "passes": (3.4, 2.3, "graph/passes.py\nneeded, fused", ORANGE),
+        "partition": (6.8, 2.3, "graph/partition.py\ntwo sets, layers", ORANGE),
+        "stack": (10, 2.3, "graph/stack/\nequal nodes as one", ORANGE),
+        "point": (0, 0.6, "engines/point.py\nforward evaluation", BLUE),
+        "engine": (3.9, 0.6, "engines/\nconsensus, edges, soft", BLUE),
+        "rules": (3.9, -0.15, "rules/, losses/, sets/: move, ask", ORANGE),
+        "applied": (8.2, 0.6, "optim/solver.py\nmoves → parameters", BLUE),
+    }
+    pairs = [
+        ("update", "read"),
+        ("read", "checks"),
+        ("build", "passes"),
+        ("passes", "partition"),
+        ("partition", "stack"),
+        ("point", "engine"),
+        ("engine", "applied"),
+    ]
+    for first, second in pairs:
+        arrow = {"arrowstyle": "->", "color": FAINT, "lw": 1.6, "shrinkA": 62, "shrinkB": 66}
+        axes.annotate("", files[second][:2], files[first][:2], arrowprops=arrow)
+    bent = {"arrowstyle": "->", "color": FAINT, "lw": 1.6}
+    axes.annotate("", (0, 2.65), (6.8, 3.45), arrowprops=bent)
+    axes.annotate("", (0, 0.95), (10, 1.95), arrowprops=bent)
+    axes.annotate("", (3.6, 0.3), (3.6, 0.02), arrowprops=bent)
+    axes.annotate("", (4.2, 0.02), (4.2, 0.3), arrowprops=bent)
+    for x, y, word, colour in files.values():
+        box = {"boxstyle": "round,pad=0.45", "facecolor": colour, "edgecolor": "none"}
+        axes.text(x, y, word, ha="center", va="center", color="white", size=9, bbox=box)
+    axes.set(xlim=(-1.2, 11.2), ylim=(-0.6, 4.6))
+    axes.axis("off")
+    return figure
+
+
 def main() -> None:
     mpl.use("agg")
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        for draw in (projections, paths, network):
+        for draw in (projections, paths, network, batch):
             _save(draw(), f"{draw.__name__}.svg")
             plt.close("all")
 

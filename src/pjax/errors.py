@@ -10,11 +10,11 @@ class InputError(PjaxError, ValueError):
 
 
 class GraphError(PjaxError, ValueError):
-    """The traced function is not one that can be solved: no target, a target that is not last."""
+    """The traced function cannot be solved: it does not depend on its parameters, or ends in no loss."""
 
 
 class UnsupportedEquationError(PjaxError, NotImplementedError):
-    """The traced function holds an equation for which no projection is known."""
+    """The traced function holds an equation with neither a rule nor a derivative, or a loop of unknown length."""
 
 
 class DataError(InputError):

@@ -95,7 +95,8 @@ def solve(
 
     Args:
         fn: an ordinary JAX function of the parameters whose outputs are targets, such as
-            `pjax.squared_error` (equality) or `pjax.margin_loss` (inequalities).
+            `pjax.squared_error` (equality) or `pjax.margin_loss` (inequalities). Choices in it that depend on
+            parameters (an index, an order, a branch) are those of the start.
         params: any pytree of floating-point arrays, the start.
         solver: a method of `pjax.optim`; its `steps_per_update` is not used.
         max_steps: when to give up.
