@@ -14,7 +14,7 @@ class GraphError(PjaxError, ValueError):
 
 
 class UnsupportedEquationError(PjaxError, NotImplementedError):
-    """The traced function holds an equation with neither a rule nor a derivative, or a loop of unknown length."""
+    """The traced function holds an equation without rule or derivative, or a loop of unknown length."""
 
 
 class DataError(InputError):

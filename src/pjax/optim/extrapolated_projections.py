@@ -28,10 +28,9 @@ class ExtrapolatedProjections(Solver):
     With differentiable functions the moves are, to first order, gradients of the mean of what the function
     returns, so the method learns as fast as its outer optimiser does with gradients. Derivatives are taken
     of single nodes at most, functions of one number and equations without a rule; kinks, maxima and sets are
-    projected onto. A
-    staircase such as `pjax.quantize`, which small moves do not change, is projected as the mean over a dither
-    of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step by step, from the last to the first,
-    and takes no longer to compile than one step.
+    projected onto. A staircase such as `pjax.quantize`, which small moves do not change, is projected as the
+    mean over a dither of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step by step, from the
+    last to the first, and takes no longer to compile than one step.
 
     Args:
         steps_per_update: sweeps on one batch, each followed by a step of `outer`.
