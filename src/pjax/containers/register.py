@@ -143,20 +143,21 @@ def _check_name(rule: Primitive | Target) -> None:
 
 def _check_primitive(rule: Primitive, case: tuple[tuple[int, ...], ...]) -> None:
     wrong = [shape for shape in case if len(shape) != rule.core]
-    if wrong:
+    if wrong and not rule.joint:
         raise InputError(
             f"{type(rule).__name__} has core = {rule.core}, so one copy of every input has {rule.core} axes;"
             f" got the shape {wrong[0]}"
         )
-    leading = (2, 3)
+    leading = () if rule.joint else (2, 3)
     inputs = [jax.ShapeDtypeStruct((*leading, *shape), jnp.float32) for shape in case]
     found = jax.eval_shape(rule.forward, *inputs)
-    if getattr(found, "shape", None) != leading or found.dtype != jnp.float32:
+    shape, dtype = (getattr(found, name, None) for name in ("shape", "dtype"))
+    if shape is None or (shape != leading and not rule.joint) or dtype != jnp.float32:
         raise InputError(
             f"{type(rule).__name__}: forward must return one number of the type of its inputs for each copy:"
             f" float32[2,3] for inputs of shapes {', '.join(str(x.shape) for x in inputs)}; got {found}"
         )
-    output = jax.ShapeDtypeStruct(leading, jnp.float32)
+    output = jax.ShapeDtypeStruct(shape, jnp.float32)
     projected = jax.eval_shape(rule.project, tuple(inputs), output)
     expected = (tuple(inputs), output)
     if jax.tree.map(_kind, projected) != jax.tree.map(_kind, expected):
