@@ -22,7 +22,7 @@ from tests.properties import Case, Deviation, Result
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 ROOT = Path(__file__).parents[1]
-SEEDS = range(20)
+SEEDS = range(16)
 FRESH = range(2)
 LOOPS = ("scan", "mapped", "repeated")
 """Their bodies have functions that capture a part of the batch."""
