@@ -32,7 +32,6 @@ from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import fused, needed
 from pjax.graph.wires import Call, Expr, Form, Wire
 from pjax.losses import Minimise
-from pjax.rules import Primitive
 from pjax.rules.base import Rule
 from pjax.rules.joint import Joint
 from pjax.rules.linear import LinearMap
@@ -377,7 +376,7 @@ class Builder:
                 found.append(out)
                 continue
             sources = [self.nodes[s] for s in layout.nodes_of(out)]
-            targets = [n.rule.as_target() if isinstance(n.rule, Primitive) else None for n in sources]
+            targets = [None if n.rule is None else n.rule.as_target() for n in sources]
             if all(target is not None for target in targets):
                 for node, rule in zip(sources, targets, strict=True):
                     if node.index not in asked:

@@ -28,7 +28,6 @@ from pjax.rules.divide import Divide
 from pjax.rules.dot_general import DotGeneral
 from pjax.rules.scalar import TABLE
 from pjax.rules.windows import windows
-from pjax.sets import Constrain
 
 if TYPE_CHECKING:
     from pjax.graph.builder import Builder
@@ -532,12 +531,12 @@ def _rewritten(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr], fn: Call
 
 def _apply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
     rule, line = eqn.params["rule"], user_line(eqn)
-    if isinstance(rule, Constrain) and any(a.depends for a in args[1:]):
+    if not rule.is_target and rule.moving is not None and any(a.depends for a in args[rule.moving :]):
         raise GraphError(
             f"the set of {rule.name!r}{at(eqn)} depends on a parameter: its bounds, radii and known values"
             " must be constant. Constrain a difference or a product instead: x - bound to be non-negative"
         )
-    if isinstance(rule, Primitive):
+    if not rule.is_target:
         return [builder.operation(rule, *args, **out(eqn))]
     if id(eqn) in builder.plain:
         return _rewritten(builder, eqn, args, rule.forward)
@@ -602,7 +601,7 @@ def register_equation(name: str, rule: Primitive | Callable[..., Primitive]) -> 
     """
 
     def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        rule_of_it = rule if isinstance(rule, Primitive) else rule(**eqn.params)
+        rule_of_it = rule(**eqn.params) if callable(rule) else rule
         made = out(eqn)
         return [builder.operation(rule_of_it, *(broadcast(a, made["shape"]) for a in args), **made)]
 

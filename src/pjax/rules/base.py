@@ -60,7 +60,7 @@ class Place:
     inputs: tuple[Any, ...]
     """At the forward evaluation, in the variables of the metric; with labels and constants."""
     point: jax.Array
-    """The output there."""
+    """The output there; zero for a target, whose losses nobody reads."""
     weight: Any = 1.0
     """Of the output."""
     read: jax.Array | None = None

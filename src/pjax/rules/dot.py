@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -72,19 +72,29 @@ def visible(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.abs(x) <= VISIBLE, jnp.asarray(VISIBLE, x.dtype), x)
 
 
-def sum_and_difference(
-    total: jax.Array, product: jax.Array, size: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding.
+Pair: TypeAlias = tuple[jax.Array, jax.Array]
 
-    Args:
-        total: |x|² + |y|².
-        product: ⟨x, y⟩.
-        size: of the numbers that the total is a sum of, where they are of both signs.
-    """
-    least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
+
+def sum_and_difference(total: jax.Array, product: jax.Array) -> Pair:
+    """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding."""
+    least = 8 * jnp.finfo(total.dtype).eps * total
     plus, minus = total + 2 * product, total - 2 * product
     return jnp.where(plus < least, 0, plus), jnp.where(minus < least, 0, minus)  # what is NaN stays NaN
+
+
+def sums_of_squares(total: jax.Array, difference: jax.Array, sums: Callable[[jax.Array], jax.Array]) -> Pair:
+    """|x+y|² and |x−y|² from x + y and x − y; zero where no more is left of them than rounding.
+
+    More accurate than `sum_and_difference` where x and y are nearly equal or opposite.
+
+    Args:
+        total: x + y.
+        difference: x − y.
+        sums: over the slots of each dot product.
+    """
+    plus, minus = sums(total * total), sums(difference * difference)
+    least = (8 * jnp.finfo(plus.dtype).eps) ** 2 * (plus + minus)
+    return jnp.where(plus < least, 0, plus), jnp.where(minus < least, 0, minus)
 
 
 def multiplier(

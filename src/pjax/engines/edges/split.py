@@ -13,7 +13,7 @@ from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
 from pjax.rules.base import Moves, Place, total_squares
 from pjax.rules.contraction import Contraction
-from pjax.rules.dot import visible
+from pjax.rules.dot import sums_of_squares, visible
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Projected
 
@@ -77,7 +77,7 @@ class Split:
         whole = [x + r for x, r in zip(flat, rest, strict=True)]
         # Not from lengths and products: they cancel where x and y are nearly equal or opposite.
         total, difference = whole[0] + whole[1], whole[0] - whole[1]
-        plus, minus = end_kernel((total**2).sum(-1)), end_kernel((difference**2).sum(-1))
+        plus, minus = sums_of_squares(total, difference, lambda x: end_kernel(x.sum(-1)))
         crossed = end_kernel((whole[1] * rest[0] + flat[0] * rest[1]).sum(-1))
         m = rule.solve(at, plus, minus, residual - crossed)
         # Written out: a few numbers for each dot product, not to be found again for each of its edges.

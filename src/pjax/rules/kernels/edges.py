@@ -16,7 +16,7 @@ from jax import lax
 from pjax.devices import power_of_two
 from pjax.engines.edges.combination import Linear
 from pjax.rules.contraction import Contraction
-from pjax.rules.dot import multiplier, visible
+from pjax.rules.dot import multiplier, sums_of_squares, visible
 from pjax.rules.dot_general import DotGeneral
 
 
@@ -142,7 +142,7 @@ def project(
             w = jnp.where(here, asked["weight"], 1) if "weight" in asked else weight
             # Not from lengths and products: they cancel where x and y are nearly equal or opposite.
             both_ways = first + second, first - second
-            plus, minus = (_over_slots(v * v) for v in both_ways)
+            plus, minus = sums_of_squares(*both_ways, _over_slots)
             found = multiplier(plus, minus, wish, w, in_kernel=True)
             spheres = [found.on_sphere(i, length)[None, :, None] for i in (0, 1)]
             grown, shrunk = (
