@@ -113,18 +113,17 @@ def _points(middles: jax.Array, close: jax.Array, radius: jax.Array) -> jax.Arra
     The first is a little on the other side, the second is the centre, and the others are ever farther away.
     """
     far = radius + jnp.minimum(jnp.abs(middles), radius)
-    close = jnp.clip(close, 1e-16 * radius, far / 1024)
-    powers = np.linspace(0, 1, _SIDE).reshape(-1, *[1] * middles.ndim)
-    sizes = close * jnp.exp(powers * jnp.log(far / close))
-    sizes = jnp.where(radius > 0, sizes, powers)
-    sizes = jnp.concatenate([-sizes[:1], 0 * sizes[:1], sizes])
-    around = jnp.clip(middles, -radius, radius)
-    return jnp.clip(jnp.concatenate([around + sizes, around - sizes], axis=1), -radius, radius)
+    close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-16 * radius)
+    ones = [1] * middles.ndim
+    powers = jnp.asarray([0, 0, *np.linspace(0, 1, _SIDE)], radius.dtype).reshape(-1, 1, *ones)
+    factors = jnp.asarray([-1, 0] + [1] * _SIDE, radius.dtype).reshape(-1, 1, *ones)
+    factors = factors * jnp.asarray([1, -1], radius.dtype).reshape(-1, *ones)
+    sizes = jnp.where(radius > 0, close * jnp.exp(powers * jnp.log(far / close)), powers)
+    points = jnp.clip(jnp.clip(middles, -radius, radius) + factors * sizes, -radius, radius)
+    return points.reshape(len(points), -1, *radius.shape)
 
 
-def _pieces(
-    points: jax.Array, values: jax.Array, size: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _pieces(points: jax.Array, values: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """On each side, the piece of a polygon that is nearest to the origin.
 
     Returns:

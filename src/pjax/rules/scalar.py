@@ -120,8 +120,9 @@ class Scalar(Primitive):
         x, dx, w = wide(inputs[0]), wide(shift), weight_like(weight, goal)
         shape = jnp.broadcast_shapes(x.shape, goal.shape, w.shape, *(jnp.shape(c) for c in inputs[1:]))
         x, dx, goal, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, w))
-        root, start, at = jnp.sqrt(w), x + dx, derivatives(f, x)
-        residual = _residual(*at, x, goal, rise)
+        root, start, (point, slope, bend) = jnp.sqrt(w), x + dx, derivatives(f, x)
+        rise = goal - point if rise is None else rise
+        residual = _residual(point, slope, bend, x, goal, rise)
 
         def curve(t: jax.Array) -> jax.Array:
             return root * residual(f(start + t), dx + t)
@@ -132,7 +133,7 @@ class Scalar(Primitive):
 
         seeds = jnp.stack([jnp.zeros_like(start), -dx, *(p - start for p in self._seeds(start, goal, w))])
         fine = jnp.finfo(x.dtype).eps
-        centres = [(jnp.zeros_like(start), _scale(root * residual(f(start), dx), root * at[1], start))]
+        centres = [(jnp.zeros_like(start), _scale(root * (slope * dx - rise), root * slope, start))]
         for p in (0.0, *traits.points):
             away = p - start
             if traits.period < math.inf:
@@ -181,7 +182,7 @@ def _residual(
     bend: jax.Array,
     x: jax.Array,
     goal: jax.Array,
-    rise: jax.Array | None,
+    rise: jax.Array,
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """How far a value is above a goal, given the way to it: to the last digit where the way is short.
 
@@ -194,9 +195,8 @@ def _residual(
         bend: the second derivative there.
         x: where the way begins.
         goal: for the value.
-        rise: the goal less the value at ``x``, where that is known more accurately.
+        rise: the goal less the value there, as accurately as it is known.
     """
-    rise = goal - point if rise is None else rise
     eps = jnp.finfo(x.dtype).eps
     coarse = eps * (jnp.abs(point) + (1 + jnp.abs(slope)) * jnp.abs(x))
 
