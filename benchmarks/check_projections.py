@@ -1,4 +1,6 @@
-"""Prove every registered projection on many points: ``python -m benchmarks check_projections``.
+"""Prove projections on many points: ``python -m benchmarks check_projections``.
+
+All that are registered are checked, and functions of one number.
 
 Prints a table: the rule, how many points were projected, the worst relative excess of the squared distance
 over the best point that an independent search found, and the time. The exit code is 1 if a rule fails.
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 import pjax.losses  # noqa: F401  (registers its targets)
 from pjax.rules import Example, Primitive, registered
 from pjax.testing import Report, check_projection
+from tests import functions
 
 
 def shares(example: Example, points: int) -> list[int]:
@@ -45,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{options.dtype}, scales 1e-4..1e6, weights 1..1000, targets up to 100 times the natural size\n")
     print(f"{'rule':<52} {'points':>8} {'worst excess':>13} {'off graph':>10} {'drift':>7} {'seconds':>8}")
     failures = 0
-    for example in registered():
-        if options.only not in example.name:
+    for example in (*registered(), *functions.EXAMPLES):
+        if options.only not in example.name or not example.nearest:
             continue
         begin = time.perf_counter()
         try:

@@ -7,8 +7,116 @@ import pytest
 
 from pjax.errors import InputError
 from pjax.rules import Function, Scalar, elementary
+from tests import functions
 
 GELU = Scalar(Function("gelu", "gelu", jax.nn.gelu))
+
+
+POINTS = 128
+
+
+def cases(rule, dtype, largest=1e6):
+    """Numbers of all sizes, with zeros, and goals near the values, far from them, and at them."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=POINTS) * 10 ** rng.uniform(-4, np.log10(largest), POINTS)
+    x = np.where(np.arange(POINTS) % 16 == 0, 0, x).astype(dtype).astype(np.float64)
+    value, slope = (np.asarray(v) for v in jax.jvp(rule.function.fn, (x,), (np.ones_like(x),)))
+    known = np.abs(value) + np.abs(slope) < 1e28
+    value, slope = np.where(known, value, 0), np.where(known, slope, 0)
+    size = np.abs(value) + np.abs(slope * x) + np.abs(x) + 1e-3 * (x == 0)
+    wild = rng.normal(size=POINTS)
+    goal = np.choose(
+        rng.integers(0, 5, POINTS),
+        [value + size * 10 ** rng.uniform(-6, 0, POINTS) * wild, value + size * wild, size * wild,
+         100 * size * wild, value],
+    )  # fmt: skip
+    weight = 10 ** rng.uniform(0, 3, POINTS)
+    return x, goal.astype(dtype).astype(np.float64), weight.astype(dtype).astype(np.float64)
+
+
+def least(f, x, goal, weight, reach, dtype):
+    """The least squared distance from the graph that very many points have, and points between those."""
+    close, even = 10 ** np.linspace(-12, 0, 400)[:, None], np.linspace(-1, 1, 401)[:, None]
+    far = reach + np.abs(x)
+    t = np.concatenate(
+        [even * reach, close * reach, -close * reach, close * far - x, -close * far - x, -x[None]]
+    )
+    t = np.sort(np.clip(t, -reach, reach), axis=0)
+    unit = np.finfo(dtype).eps * 2.0 ** np.floor(np.log2(np.where(x == 0, 1, np.abs(x))))
+
+    def cost(t):
+        t = np.where(x == 0, t, np.round(t / unit) * unit)  # what can be told from the start
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = t**2 + weight * (np.asarray(f(x + t)) - goal) ** 2
+        return np.where(np.isfinite(total), total, np.inf)
+
+    costs, rows = cost(t), np.arange(len(x))
+    best = costs.min(0)
+    edge = np.full_like(costs[:1], np.inf)
+    around = np.concatenate([edge, costs, edge])
+    costs = np.where((costs <= around[:-2]) & (costs <= around[2:]), costs, np.inf)
+    for _ in range(3):  # the lowest valleys
+        i = costs.argmin(0)
+        low, high = t[np.maximum(i - 1, 0), rows], t[np.minimum(i + 1, len(t) - 1), rows]
+        costs[i, rows] = np.inf
+        for _ in range(12):
+            inner = low + (high - low) * np.linspace(0, 1, 12)[:, None]
+            values = cost(inner)
+            j = values.argmin(0)
+            best = np.minimum(best, values.min(0))
+            low, high = inner[np.maximum(j - 1, 0), rows], inner[np.minimum(j + 1, 11), rows]
+    return best
+
+
+def check(rule, dtype, largest=1e6):
+    """The results lie on the graph, and nothing is nearer. `benchmarks` checks more, and more slowly."""
+    f, eps = rule.function.fn, float(np.finfo(dtype).eps)
+    with jax.enable_x64(True):
+        x, goal, weight = cases(rule, dtype, largest)
+    with jax.enable_x64(dtype == "float64"):
+        given = [v.astype(dtype) for v in (x, goal, weight)]
+        (end,), output = jax.jit(lambda x, z, w: rule.project((x,), z, w))(*given)
+        own = np.asarray(f(end), np.float64)
+    with jax.enable_x64(True):
+        end, output = np.asarray(end, np.float64), np.asarray(output, np.float64)
+        assert np.isfinite(end).all()
+        assert np.isfinite(output).all()
+        step = 2 * eps * np.maximum(np.abs(end), np.abs(x))
+        values = np.stack([np.asarray(f(end + s * step)) for s in (0, 1, -1)])
+        values = np.where(np.isfinite(values), values, np.nan)
+        change = np.nanmax(values, 0) - np.nanmin(values, 0)
+        inexact = np.nan_to_num(np.nanmin(np.abs(own - values), 0), posinf=0)
+        height = eps * (np.abs(goal) + np.abs(output)) + change + inexact
+        assert (np.nanmin(np.abs(output - values), 0) <= 16 * height).all()
+        found = (end - x) ** 2 + weight * (output - goal) ** 2
+        best = least(f, x, goal, weight, np.sqrt(found), dtype)
+        off = 16 * (eps * (np.abs(x) + np.abs(end)) + np.sqrt(weight) * height)
+        excess = (found - best - 2 * np.sqrt(best) * off - off**2) / np.maximum(found, 1e-300)
+    worst = int(excess.argmax())
+    assert excess[worst] <= (1e-7 if dtype == "float64" else 1e-3), (x[worst], goal[worst], weight[worst])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rule", functions.RULES, ids=lambda rule: rule.function.label)
+def test_nearest_point(rule, dtype):
+    check(rule, dtype)
+
+
+def test_several_minima():
+    """The bracket holds a few waves."""
+    check(Scalar(Function("x sin x", "x sin x", lambda x: x * jnp.sin(x))), "float32", largest=10.0)
+
+
+def test_a_check_that_fails():
+    class Lazy(Scalar):
+        """Leaves the number where it is."""
+
+        def project(self, inputs, output, weight=1.0):
+            del output, weight
+            return inputs, self.forward(*inputs)
+
+    with pytest.raises(AssertionError):
+        check(Lazy(elementary("tanh").function), "float32")
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e-6])

@@ -28,6 +28,7 @@ register(
     Example(CrossEntropy(scale=30.0), _CLASSES, labels="probabilities", scale=30.0),
     Example(MarginLoss(), _CLASSES),
     Example(MarginLoss(margin=3.0), _CLASSES, labels="numbers"),
+    Example(Minimise(), (((),),), labels="numbers", scale=1.0),
     Example(SquaredError(), (((),),), labels="numbers"),
     Example(SquaredError(scale=2.0), (((),),), labels="numbers", scale=1.0),  # half of 2: see its loss
 )

@@ -11,6 +11,7 @@ from pjax.rules.dot import Multiplier as Multiplier
 from pjax.rules.dot import multiplier as multiplier
 from pjax.rules.identity import Identity as Identity
 from pjax.rules.identity import identity as identity
+from pjax.rules.joint import Joint as Joint
 from pjax.rules.linear import LinearMap as LinearMap
 from pjax.rules.max import Max as Max
 from pjax.rules.quantize import Quantize as Quantize
@@ -20,6 +21,7 @@ from pjax.rules.registry import register as register
 from pjax.rules.registry import registered as registered
 from pjax.rules.scalar import Function as Function
 from pjax.rules.scalar import Scalar as Scalar
+from pjax.rules.scalar import Traits as Traits
 from pjax.rules.scalar import elementary as elementary
 from pjax.rules.sum import Sum as Sum
 from pjax.rules.sum_relu import SumRelu as SumRelu

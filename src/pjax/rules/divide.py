@@ -1,6 +1,7 @@
 """Division of two numbers, both of which move."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 
 from pjax.rules.arithmetic import weight_like, wide
 from pjax.rules.base import Arrays, Primitive
-from pjax.rules.nearest import finite, length, nearest
+from pjax.rules.nearest import derivatives, finite, length, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,18 +72,15 @@ class Divide(Primitive):
             return jnp.where(small, residual + goal * t, goal * (start + t) - (x + dx))
 
         def curve(t: jax.Array) -> jax.Array:
-            return root * error(t) / length(root, start + t)
-
-        def rough(t: jax.Array) -> jax.Array:
-            return jnp.where(side * (start + t) >= least, curve(t), jnp.inf)
-
-        def exact(t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            one = jnp.ones_like(t)
-            (_, slope), (_, bend) = jax.jvp(lambda v: jax.jvp(curve, (v,), (one,)), (t,), (one,))
-            return rough(t), slope, bend
+            on_side = side * (start + t) >= least
+            return jnp.where(on_side, root * error(t) / length(root, start + t), jnp.inf)
 
         border = side * least - start
-        move = nearest(rough, exact, jnp.stack([jnp.zeros_like(start), -dy, border]), [-start])
+        seeds = jnp.stack([jnp.zeros_like(start), -dy, border])
+        fine = jnp.finfo(y.dtype).eps
+        centres = [(jnp.zeros_like(start), fine * jnp.abs(start)), (-start, fine * jnp.abs(start))]
+        slopes = functools.partial(derivatives, curve)
+        move, _ = nearest(curve, slopes, seeds, centres)
         end = start + move
         scale = jnp.maximum(root, jnp.abs(end))
         over = error(move) / scale

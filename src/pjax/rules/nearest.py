@@ -4,10 +4,12 @@ Rules whose projection comes down to one unknown share this search. Nothing is a
 have kinks, jumps, poles, many minima, and be undefined (NaN or infinite) in places. Whatever it is, the
 minimiser lies within :math:`|t| \le \sqrt{s^2 + a(s)^2}` of zero, for every :math:`s` that one can think of.
 
-The search looks at points of that bracket, close together near given centres and sparse far from them, keeps
-the cells that hold a minimum or a change of sign, and narrows them. The best is finished twice: by values
-alone, which finds jumps and borders to the last digit, and by Newton's method on the derivative, which finds
-smooth minima to the last digit. All elements are searched at once, in loops of fixed length.
+The curve :math:`(t, a(t))` is looked at in points of that bracket, which crowd near zero and near other
+centres. Joined by straight lines they make a polygon; on either side of every centre, the piece of it that
+comes nearest to the origin is kept. In each of these, Newton's method goes downhill between two bounds, by
+halves where it fails: smooth minima, kinks, jumps and borders are found to the last digit. All points are
+looked at in one evaluation, and all pieces are searched in one loop, of fixed length, which keeps programs
+short: a function may be expensive to compile.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,23 +17,26 @@ from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Curve: TypeAlias = Callable[[jax.Array], jax.Array]
 Slopes: TypeAlias = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
-_SIDE = 24  # points on either side of a centre
-_ROUGH = 24  # rounds that narrow each cell
-_STEPS = 12  # of Newton's method
-_GOLDEN = 0.381966
+_STEPS = {"float32": 18, "float64": 52}  # of Newton's method, or by halves
+_SIDE = 14  # points on one side of a centre
 
 
-class Cell(NamedTuple):
-    """An interval with a point in it, and its cost."""
+class Place(NamedTuple):
+    """A point, and where to go from it."""
 
-    low: jax.Array
-    middle: jax.Array
-    high: jax.Array
-    cost: jax.Array
+    t: jax.Array
+    a: jax.Array
+    slope: jax.Array
+    """Half of the derivative of ``t² + a²``, divided by that of ``a`` where that is large."""
+    end: jax.Array
+    """The bound of the search, downhill from there."""
+    probe: jax.Array
+    """Where to look next."""
 
 
 def length(t: jax.Array, a: jax.Array) -> jax.Array:
@@ -50,168 +55,129 @@ def finite(asked: jax.Array, goal: jax.Array) -> jax.Array:
     return jnp.where(goal == 0, 0, asked)
 
 
+def derivatives(f: Curve, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The value and two derivatives, element by element."""
+    one = jnp.ones_like(x)
+    (value, slope), (_, bend) = jax.jvp(lambda v: jax.jvp(f, (v,), (one,)), (x,), (one,))
+    return value, slope, bend
+
+
 def nearest(
-    rough: Curve,
-    exact: Slopes,
+    curve: Curve,
+    slopes: Slopes,
     seeds: jax.Array,
-    centres: Sequence[jax.Array],
-) -> jax.Array:
-    """The number ``t`` that minimises ``t² + a(t)²``.
+    centres: Sequence[tuple[jax.Array, jax.Array]],
+    limit: float = np.inf,
+) -> tuple[jax.Array, jax.Array]:
+    """The number ``t`` that minimises ``t² + a(t)²``, and ``a(t)``.
 
     Args:
-        rough: the function ``a``, cheaply.
-        exact: ``a`` as accurately as possible, with its first and second derivative.
+        curve: the function ``a``.
+        slopes: the function with its first and second derivative.
         seeds: points to try, stacked; the first must be zero. Each of them bounds the search.
-        centres: points near which to look closely, besides zero.
+        centres: points near which to look closely, and how closely. The first must be zero.
+        limit: how far from zero the minimiser can be.
     """
-
-    def cost(t: jax.Array) -> jax.Array:
-        return length(t, rough(t))
-
-    zero, costs = seeds[0], cost(seeds)
-    chosen = jnp.argmin(costs, axis=0)[None]
-    start, least = (jnp.take_along_axis(v, chosen, axis=0)[0] for v in (seeds, costs))
-    lost = 4 * (1 + sum(jnp.abs(centre) for centre in centres))  # no seed has a value
-    reach = jnp.where(jnp.isfinite(least), least, lost)
-    fine, above = _first_step(exact, zero)
-    eps = jnp.finfo(zero.dtype).eps
-    places = jnp.stack([zero, *centres, zero])
-
-    def look(i: jax.Array, best: Cell) -> Cell:
-        around = jnp.where(i < len(places), places[jnp.minimum(i, len(places) - 1)], best.middle)
-        radius = jnp.minimum(reach, best.cost)
-        radius = jnp.where(radius > 0, radius, 1)
-        close = jnp.where((i == 0) | (i == len(places) - 1), fine, 0)
-        first = jnp.clip(close * 0.7**i, eps * radius, radius / 1024)  # other points each time
-        cells = _cells(cost, rough, jnp.clip(around, -radius, radius), radius, first)
-        narrow = _narrow(cost, cells, _ROUGH)
-        for k in range(cells.cost.shape[0]):
-            better = narrow.cost[k] < best.cost
-            found = Cell(cells.low[k], narrow.middle[k], cells.high[k], narrow.cost[k])
-            best = Cell(*(jnp.where(better, new, old) for new, old in zip(found, best, strict=True)))
-        return best
-
-    best = jax.lax.fori_loop(0, len(places) + 1, look, Cell(start - reach, start, start + reach, least))
-    rounds = 72 if zero.dtype == jnp.float64 else 36
-    end = _narrow(cost, best, rounds).middle
-    starts = jnp.stack([zero, end])
-    reach = jnp.maximum(reach, above)  # the rough value may be lost in rounding
-    lows, highs = jnp.stack([-reach, best.low]), jnp.stack([reach, best.high])
-    ends, costs, slopes = _polish(exact, starts, lows, highs)
-    return jnp.where(_better(costs[1], slopes[1], costs[0], slopes[0]), ends[1], ends[0])
+    middles, close = (jnp.stack(v) for v in zip(*centres, strict=True))
+    seeds = jnp.concatenate([seeds, middles[1:]])
+    values = curve(seeds)
+    least, seed, value = _least(length(seeds, values), seeds, values)
+    lost = 4 * (1 + jnp.sum(jnp.abs(middles), axis=0))  # no seed has a value
+    points = _points(middles, close, jnp.minimum(jnp.where(least < np.inf, least, lost), limit))
+    radius = jnp.minimum(least, jnp.min(length(points, curve(points)), axis=(0, 1)))
+    radius = jnp.minimum(jnp.where(radius < np.inf, radius, lost), limit)
+    points = _points(middles, close, radius)
+    size = jnp.maximum(radius, _TINY)
+    found = _descend(slopes, size, *_pieces(points, curve(points), size))
+    cost, end, a = _least(length(found.t, found.a), found.t, found.a)
+    kept = cost <= least
+    return jnp.where(kept, end, seed), jnp.where(kept, a, value)
 
 
-def _first_step(exact: Slopes, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The scale of the smallest moves: a part of the way that a straight line has to go; and ``|a|``."""
-    a, b, _ = exact(zero)
-    step = jnp.abs(_newton(zero, a, b, jnp.zeros_like(a))) / 16
-    return jnp.where(jnp.isfinite(step), step, 0), jnp.where(jnp.isfinite(a), jnp.abs(a), 0)
+_TINY = 1e-30
 
 
-def _newton(t: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
-    """The step ``-(t + a b) / (1 + b² + a c)``; without ``c`` where that is not downhill.
+def _least(key: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Along the first axis, the least key, and what the other arrays are there."""
 
-    Scaled so that nothing overflows.
+    def pick(one: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        return tuple(jnp.where(other[0] < one[0], new, old) for old, new in zip(one, other, strict=True))
+
+    none = (jnp.asarray(np.inf, key.dtype), *(jnp.zeros((), v.dtype) for v in arrays))
+    return tuple(jax.lax.reduce((key, *arrays), none, pick, (0,)))
+
+
+def _points(middles: jax.Array, close: jax.Array, radius: jax.Array) -> jax.Array:
+    """Points on both sides of every centre: an array of shape ``(points, sides, ...)``.
+
+    The first is a little on the other side, the second is the centre, and the others are ever farther away.
     """
-    scale = 1 / jnp.maximum(1, jnp.abs(b))
-    slope = t * scale + a * (b * scale)
-    straight = scale + b * (b * scale)
-    bend = straight + a * (c * scale)
-    return -slope / jnp.where(bend > 0.1 * straight, bend, straight)
+    far = radius + jnp.minimum(jnp.abs(middles), radius)
+    close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-16 * radius)
+    ones = [1] * middles.ndim
+    powers = jnp.asarray([0, 0, *np.linspace(0, 1, _SIDE)], radius.dtype).reshape(-1, 1, *ones)
+    factors = jnp.asarray([-1, 0] + [1] * _SIDE, radius.dtype).reshape(-1, 1, *ones)
+    factors = factors * jnp.asarray([1, -1], radius.dtype).reshape(-1, *ones)
+    sizes = jnp.where(radius > 0, close * jnp.exp(powers * jnp.log(far / close)), powers)
+    points = jnp.clip(jnp.clip(middles, -radius, radius) + factors * sizes, -radius, radius)
+    return points.reshape(len(points), -1, *radius.shape)
 
 
-def _cells(cost: Curve, rough: Curve, around: jax.Array, radius: jax.Array, first: jax.Array) -> Cell:
-    """Cells to look into, stacked: the least minimum, the first one, the first crossing, on both sides.
+def _pieces(points: jax.Array, values: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """On each side, the piece of a polygon that is nearest to the origin.
 
-    Args:
-        cost: of a point.
-        rough: the function.
-        around: where points lie close together.
-        radius: as far from zero as points go.
-        first: the distance of the first points from there.
+    Returns:
+        The lower bound of each piece, where to begin, and the upper bound.
     """
-    growth = jnp.log(radius / first) / (_SIDE - 1)
-    State: TypeAlias = tuple[Cell, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
-
-    def step(i: jax.Array, state: State) -> State:
-        cells, before, before_cost, last, last_cost, last_sign = state
-        j = i - _SIDE
-        size = jnp.where(j == 0, 0, jnp.sign(j) * first * jnp.exp(growth * (jnp.abs(j) - 1)))
-        t = jnp.clip(around + size, -radius, radius)
-        a = rough(t)
-        ended = i > 2 * _SIDE  # after the last point there is nothing
-        here, sign = jnp.where(ended, jnp.inf, length(t, a)), jnp.where(ended, 0, jnp.sign(a))
-        lowest = (last_cost < before_cost) & (last_cost <= here)
-        away = jnp.abs(last) > first
-        ahead = jnp.minimum(jnp.abs(last), jnp.abs(t))
-        keys = (
-            jnp.where(lowest, last_cost, jnp.inf),
-            jnp.where(lowest & away, jnp.abs(last), jnp.inf),
-            jnp.where(last_sign * sign < 0, ahead, jnp.inf),
-        )
-        right = jnp.stack([last > 0, last > 0, last + t > 0])
-        key = jnp.stack(keys)
-        key = jnp.concatenate([jnp.where(right, jnp.inf, key), jnp.where(right, key, jnp.inf)])
-        lows = jnp.stack([before, before, last] * 2)
-        middles = jnp.stack([last, last, jnp.where(here < last_cost, t, last)] * 2)
-        better = key < cells.cost
-        found = Cell(lows, middles, jnp.broadcast_to(t, lows.shape), key)
-        cells = Cell(*(jnp.where(better, new, old) for new, old in zip(found, cells, strict=True)))
-        return cells, last, last_cost, t, here, sign
-
-    nothing = jnp.full_like(radius, jnp.inf)
-    lanes = jnp.zeros((6, *radius.shape), radius.dtype)
-    state = (Cell(lanes, lanes, lanes, lanes + jnp.inf), -radius, nothing, -radius, nothing, 0 * radius)
-    cells, *_ = jax.lax.fori_loop(0, 2 * _SIDE + 2, step, state)
-    return cells._replace(cost=cost(cells.middle))
+    known = jnp.isfinite(values)
+    t, a = points / size, jnp.clip(jnp.where(known, values / size, 0), -1e9, 1e9)
+    (t0, t1), (a0, a1), (known0, known1) = ((v[:-1], v[1:]) for v in (t, a, known))
+    along, rise = t1 - t0, a1 - a0
+    square = along * along + rise * rise
+    part = -(t0 * along + a0 * rise) / jnp.where(square > 0, square, 1)
+    pole = _rises(jnp.abs(a))
+    part = jnp.where(known0 & known1 & ~pole, jnp.clip(part, 0, 1), jnp.where(known0, 0, 1))
+    there, above = t0 + part * along, a0 + part * rise
+    near = jnp.where(known0 | known1, there * there + above * above, np.inf)
+    before, after = jnp.concatenate([points[:1], points[:-2]]), jnp.concatenate([points[2:], points[-1:]])
+    _, one, start, other = _least(near, before, points[:-1] + part * (points[1:] - points[:-1]), after)
+    return jnp.minimum(one, other), start, jnp.maximum(one, other)
 
 
-def _narrow(cost: Curve, cell: Cell, rounds: int) -> Cell:
-    """Golden section: the middle is never worse than it was."""
-
-    def step(_: jax.Array, cell: Cell) -> Cell:
-        low, middle, high, least = cell
-        up = high - middle > middle - low
-        probe = middle + _GOLDEN * jnp.where(up, high - middle, low - middle)
-        there = cost(probe)
-        better = there < least
-        return Cell(
-            jnp.where(better & up, middle, jnp.where(~better & ~up, probe, low)),
-            jnp.where(better, probe, middle),
-            jnp.where(better & ~up, middle, jnp.where(~better & up, probe, high)),
-            jnp.minimum(there, least),
-        )
-
-    return jax.lax.fori_loop(0, rounds, step, cell)
+def _rises(size: jax.Array) -> jax.Array:
+    """Whether the values at either side of a piece are the larger the nearer they are to it, as at a pole."""
+    up = size[1:] > size[:-1]
+    always = jnp.ones_like(up[:1])
+    return jnp.concatenate([always, up[:-1]]) & jnp.concatenate([~up[1:], always])
 
 
-def _better(cost: jax.Array, slope: jax.Array, least: jax.Array, flattest: jax.Array) -> jax.Array:
-    """Of points whose costs cannot be told apart, the one with the smaller derivative is the better."""
-    noise = 4 * jnp.finfo(cost.dtype).eps
-    return (cost < least * (1 - noise)) | ((cost <= least * (1 + noise)) & (slope < flattest))
+def _descend(slopes: Slopes, size: jax.Array, low: jax.Array, start: jax.Array, high: jax.Array) -> Place:
+    """The best point that is found downhill from the start, between the bounds."""
+    noise = 4 * jnp.finfo(start.dtype).eps
 
+    def cost(t: jax.Array, a: jax.Array) -> jax.Array:
+        return (t / size) ** 2 + (a / size) ** 2
 
-def _polish(
-    exact: Slopes, start: jax.Array, low: jax.Array, high: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Newton's method in a bracket. Returns the best point, its cost, and the size of the derivative."""
-
-    def step(_: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        t, low, high, best, least, flattest = state
-        a, b, c = exact(t)
-        here = length(t, a)
+    def step(i: jax.Array, here: Place) -> Place:
+        t = here.probe
+        a, b, c = slopes(t)
         scale = 1 / jnp.maximum(1, jnp.abs(b))
-        slope = t * scale + a * (b * scale)
-        size = jnp.abs(slope)
-        better = _better(here, size, least, flattest)
-        best = jnp.where(better, t, best)
-        flattest = jnp.where(better, size, flattest)
-        least = jnp.where(better, here, least)
-        low, high = jnp.where(slope < 0, t, low), jnp.where(slope > 0, t, high)
-        ahead = t + _newton(t, a, b, c)
-        inside = (ahead >= low) & (ahead <= high)
-        return jnp.where(inside, ahead, (low + high) / 2), low, high, best, least, flattest
+        slope, straight = t * scale + a * (b * scale), scale + b * (b * scale)
+        bend = straight + a * (c * scale)
+        change = -slope / jnp.where(bend > straight / 8, bend, straight)
+        ahead = t + change
+        old, new = cost(here.t, here.a) * (1 - noise), cost(t, a)
+        # Of points whose costs cannot be told apart, the one with the smaller derivative is the better.
+        flatter = jnp.abs(slope) < jnp.abs(here.slope)
+        better = (new < old) | ((new <= old * (1 + 2 * noise)) & flatter) | (i == 0)
+        back = jnp.where(i == 0, jnp.where(slope > 0, low, high), here.t)
+        onwards = (slope < 0) == (here.end > here.t)
+        end = jnp.where(better, jnp.where(onwards & (i > 0), here.end, back), t)
+        best = jnp.where(better, t, here.t)
+        quick = (jnp.abs(change) < jnp.abs(t - here.t) / 2) | (i == 0)
+        inside = better & quick & (jnp.sign(ahead - t) * jnp.sign(ahead - end) < 0)
+        probe = jnp.where(inside, ahead, (best + end) / 2)
+        return Place(best, jnp.where(better, a, here.a), jnp.where(better, slope, here.slope), end, probe)
 
-    worst = jnp.full_like(start, jnp.inf)
-    state = jax.lax.fori_loop(0, _STEPS, step, (start, low, high, start, worst, worst))
-    return state[3], state[4], state[5]
+    first = Place(start, start, start, start, start)
+    return jax.lax.fori_loop(0, _STEPS[start.dtype.name], step, first)

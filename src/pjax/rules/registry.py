@@ -9,6 +9,7 @@ from pjax.rules.clip import Clip
 from pjax.rules.divide import Divide
 from pjax.rules.dot import Dot
 from pjax.rules.identity import Identity
+from pjax.rules.joint import Joint
 from pjax.rules.linear import LinearMap
 from pjax.rules.max import Max
 from pjax.rules.quantize import Quantize
@@ -34,6 +35,9 @@ class Example:
     """For a target: the factor of its loss in its proximal operator; ``None`` for the minimisers."""
     sided: tuple[int, ...] = ()
     """Inputs that the rule keeps on their side of zero."""
+    nearest: bool = True
+    """Whether the rule promises the nearest point of all. `check_projection` does not suit one that does not:
+    it needs tests of its own."""
 
     @property
     def name(self) -> str:
@@ -92,4 +96,5 @@ register(
     Example(elementary("tanh"), (((),),)),
     Example(Divide(), (((), ()),), sided=(1,)),
     Example(LinearMap(Function("sum", "sum", lambda x: jnp.sum(x, axis=-1))), _same(1)),
+    Example(Joint(Function("norm", "norm", jnp.linalg.norm)), (((3,),),), nearest=False),
 )

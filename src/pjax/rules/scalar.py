@@ -1,6 +1,7 @@
 """Functions of one number: one rule for all of them, and the table of those that JAX has."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
 from pjax.rules.base import Arrays, Asked, Primitive
-from pjax.rules.nearest import finite, nearest
+from pjax.rules.nearest import derivatives, finite, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +21,11 @@ class Traits:
     domain: tuple[float, float] = (-float("inf"), float("inf"))
     """Where the function is defined, borders included or not."""
     points: tuple[float, ...] = ()
-    """Kinks, poles and borders other than zero: where to look closely."""
+    """Kinks, poles and borders other than zero: where to look closely. With a period, one of each."""
     steps: float | None = None
     """Where the function jumps at this number and at all that differ from it by an integer."""
+    period: float = float("inf")
+    """The function repeats itself: the nearest point is within half of this."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +81,10 @@ class Scalar(Primitive):
     def project(
         self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
     ) -> tuple[Arrays, jax.Array]:
-        still = jnp.zeros_like(inputs[0])
-        goal = wide(output)
-        move, back = self._nearest(inputs, still, goal, goal - self._curve(inputs)(wide(inputs[0])), weight)
-        return ((wide(inputs[0]) + move).astype(inputs[0].dtype), *inputs[1:]), (goal + back).astype(
-            output.dtype
-        )
+        still, goal = jnp.zeros_like(inputs[0]), wide(output)
+        move, back = self._nearest(inputs, still, goal, None, weight)
+        end = (wide(inputs[0]) + move).astype(inputs[0].dtype)
+        return (end, *inputs[1:]), (goal + back).astype(output.dtype)
 
     def displace(
         self,
@@ -93,13 +94,18 @@ class Scalar(Primitive):
         shift: jax.Array,
         weight: jax.typing.ArrayLike = 1.0,
     ) -> tuple[Arrays, jax.Array]:
-        goal, dz = wide(output) + wide(shift), wide(shift)
-        move, back = self._nearest(inputs, shifts[0], goal, dz, weight)
+        goal, rise = wide(output) + wide(shift), wide(shift)
+        move, back = self._nearest(inputs, shifts[0], goal, rise, weight)
         still = (jnp.zeros_like(c) for c in inputs[1:])
         return (move.astype(inputs[0].dtype), *still), back.astype(output.dtype)
 
     def _nearest(
-        self, inputs: Arrays, shift: jax.Array, goal: jax.Array, rise: jax.Array, weight: jax.typing.ArrayLike
+        self,
+        inputs: Arrays,
+        shift: jax.Array,
+        goal: jax.Array,
+        rise: jax.Array | None,
+        weight: jax.typing.ArrayLike,
     ) -> tuple[jax.Array, jax.Array]:
         """The moves of the number and of the output.
 
@@ -107,33 +113,40 @@ class Scalar(Primitive):
             inputs: where the function has a value, if anywhere.
             shift: of the number from there.
             goal: for the output.
-            rise: the goal less the value at the inputs, as accurately as it is known.
+            rise: the goal less the value at the inputs, where that is known more accurately.
             weight: on the output.
         """
-        f = self._curve(inputs)
+        f, traits = self._curve(inputs), self.function.traits
         x, dx, w = wide(inputs[0]), wide(shift), weight_like(weight, goal)
         shape = jnp.broadcast_shapes(x.shape, goal.shape, w.shape, *(jnp.shape(c) for c in inputs[1:]))
-        x, dx, goal, rise, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, rise, w))
-        root, start, residual = jnp.sqrt(w), x + dx, _Residual(f, x, goal, rise)
+        x, dx, goal, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, w))
+        root, start, (point, slope, bend) = jnp.sqrt(w), x + dx, derivatives(f, x)
+        rise = goal - point if rise is None else rise
+        residual = _residual(point, slope, bend, x, goal, rise)
 
-        def rough(t: jax.Array) -> jax.Array:
-            return root * (f(start + t) - goal)
+        def curve(t: jax.Array) -> jax.Array:
+            return root * residual(f(start + t), dx + t)
 
-        def exact(t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            at = start + t
-            (_, slope), (_, curve) = jax.jvp(lambda v: _slope(f, v), (at,), (jnp.ones_like(at),))
-            return root * residual(dx + t), root * slope, root * curve
+        def slopes(t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            value, slope, bend = derivatives(f, start + t)
+            return root * residual(value, dx + t), root * slope, root * bend
 
         seeds = jnp.stack([jnp.zeros_like(start), -dx, *(p - start for p in self._seeds(start, goal, w))])
-        centres = [jnp.broadcast_to(p, shape) - start for p in (0.0, *self.function.traits.points)]
-        move = nearest(rough, exact, seeds, centres)
-        return move, residual(dx + move)
+        fine = jnp.finfo(x.dtype).eps
+        centres = [(jnp.zeros_like(start), _scale(root * (slope * dx - rise), root * slope, start))]
+        for p in (0.0, *traits.points):
+            away = p - start
+            if traits.period < math.inf:
+                away = away - traits.period * jnp.round(away / traits.period)
+            centres.append((away, fine * (abs(p) + jnp.abs(start))))
+        move, above = nearest(curve, slopes, seeds, centres, traits.period / 2)
+        return move, above / jnp.where(root > 0, root, 1)
 
     def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
         """The soft projection over its weight, to first order: the derivative times the goal."""
         del output, softness
         x = wide(inputs[0])
-        _, slope = _slope(self._curve(inputs), x)
+        _, slope = jax.jvp(self._curve(inputs), (x,), (jnp.ones_like(x),))
         asked = finite(slope * wide(goal), goal)
         return (asked, *(None for _ in inputs[1:]))
 
@@ -145,11 +158,9 @@ class Scalar(Primitive):
         return lambda x: self.function.fn(x, *constants)
 
     def _seeds(self, start: jax.Array, goal: jax.Array, w: jax.Array) -> list[jax.Array]:
-        """Points worth a look: zero, ones, the border of the domain, and jumps where they may be best."""
+        """Points worth a look: the border of the domain, and jumps where they may be best."""
         traits = self.function.traits
-        low, high = traits.domain
-        found = [jnp.full_like(start, v) for v in (0.0, 1.0, -1.0)]
-        found += [-start, jnp.clip(start, low, high)]
+        found = [jnp.clip(start, *traits.domain)]
         if traits.steps is not None:
             middle = jnp.round((start + w * goal) / (1 + w) - traits.steps) + traits.steps
             for edge in (middle + i for i in range(-2, 3)):
@@ -158,36 +169,45 @@ class Scalar(Primitive):
         return found
 
 
-def _slope(f: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The value and the derivative, element by element."""
-    return jax.jvp(f, (x,), (jnp.ones_like(x),))
+def _scale(a: jax.Array, b: jax.Array, start: jax.Array) -> jax.Array:
+    """How closely to look near the start: a part of the way that a straight line has to go."""
+    step = jnp.abs(a / (b + 1 / b))
+    usual = 1 + jnp.abs(start)
+    return jnp.where(step < usual, step, usual) / 16
 
 
-class _Residual:
-    """How far a function is above a goal, to the last digit where the goal is close to a known value.
+def _residual(
+    point: jax.Array,
+    slope: jax.Array,
+    bend: jax.Array,
+    x: jax.Array,
+    goal: jax.Array,
+    rise: jax.Array,
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """How far a value is above a goal, given the way to it: to the last digit where the way is short.
 
-    The difference of two values loses the digits they share. The mean of the derivative times the way does
-    not; it is taken where it agrees with the difference as far as that is accurate, and is the more accurate.
+    The difference of two values loses the digits they share. The first terms of a series do not; they are
+    taken where they agree with the difference as far as that is accurate, and the last of them is lost in it.
+
+    Args:
+        point: the value where the way begins.
+        slope: the derivative there.
+        bend: the second derivative there.
+        x: where the way begins.
+        goal: for the value.
+        rise: the goal less the value there, as accurately as it is known.
     """
+    eps = jnp.finfo(x.dtype).eps
+    coarse = eps * (jnp.abs(point) + (1 + jnp.abs(slope)) * jnp.abs(x))
 
-    def __init__(
-        self, f: Callable[[jax.Array], jax.Array], x: jax.Array, goal: jax.Array, rise: jax.Array
-    ) -> None:
-        self.f, self.x, self.goal, self.rise = f, x, goal, rise
-        self.point, self.slope = _slope(f, x)
+    def residual(end: jax.Array, way: jax.Array) -> jax.Array:
+        bent = way * (bend * way / 2)
+        change = way * slope + bent
+        lost = coarse + eps * jnp.abs(end)
+        short = (jnp.abs(change - (end - point)) < 4 * lost) & (jnp.abs(bent) < lost)
+        return jnp.where(short, change - rise, end - goal)
 
-    def __call__(self, way: jax.Array) -> jax.Array:
-        end, last = _slope(self.f, self.x + way)
-        _, middle = _slope(self.f, self.x + way / 2)
-        mean = (self.slope + 4 * middle + last) / 6
-        change, plain = way * mean, end - self.point
-        steepest = jnp.maximum(jnp.maximum(jnp.abs(self.slope), jnp.abs(last)), jnp.abs(middle))
-        eps = jnp.finfo(way.dtype).eps
-        lost = eps * jnp.abs(end) + eps * jnp.abs(self.point) + (1 + steepest) * (eps * jnp.abs(self.x))
-        bent = jnp.abs(way * (mean - middle))
-        return jnp.where(
-            (jnp.abs(change - plain) <= 16 * lost) & (bent < lost), change - self.rise, end - self.goal
-        )
+    return residual
 
 
 _positive = (0.0, float("inf"))
@@ -205,7 +225,7 @@ TABLE: dict[str, Traits] = {
     "bessel_i1e": Traits(),
     "cbrt": Traits(),
     "ceil": Traits(steps=0.0),
-    "cos": Traits(),
+    "cos": Traits(period=2 * math.pi),
     "cosh": Traits(),
     "digamma": Traits(_positive),
     "erf": Traits(),
@@ -223,11 +243,11 @@ TABLE: dict[str, Traits] = {
     "round": Traits(steps=0.5),
     "rsqrt": Traits(_positive),
     "sign": Traits(),
-    "sin": Traits(),
+    "sin": Traits(period=2 * math.pi),
     "sinh": Traits(),
     "sqrt": Traits(_positive),
     "square": Traits(),
-    "tan": Traits(),
+    "tan": Traits(points=(math.pi / 2,), period=math.pi),
     "tanh": Traits(),
 }
 """The functions of one number among the primitives of JAX, by name."""

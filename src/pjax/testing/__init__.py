@@ -119,6 +119,8 @@ def check_projection(
 def check_registered(*names: str, **options: Any) -> Report:
     """Check every example of the rules that `pjax.register_primitive` knows, by `check_projection`.
 
+    Rules that do not promise the nearest point are left out.
+
     Args:
         names: of the rules to check; by default all, those of pjax included.
         options: for `check_projection`: ``samples``, ``dtype``, ``key`` and so on.
@@ -137,7 +139,7 @@ def check_registered(*names: str, **options: Any) -> Report:
         )
     worst = Report(0, 0.0, 0.0, 0.0)
     for example in registered():
-        if not names or example.rule.name in names:
+        if example.nearest and (not names or example.rule.name in names):
             found = check_projection(
                 example.rule,
                 example.shapes,
@@ -349,17 +351,22 @@ def _examine(
     values, pull = jax.vjp(jax.vmap(check.value), nearby.reshape(len(pushes), *end.shape))
     slope = norm(pull(jnp.ones_like(values))[0] * free).max(0)
     alone = check.free().sum() == 1
-    if alone:  # the derivative may be infinite, or none, at a border
-        slope = jnp.minimum(jnp.where(jnp.isnan(slope), jnp.inf, slope), _steepness(check, end, origin, eps))
-    slope = jnp.nan_to_num(slope, nan=1e150, posinf=1e150)
+    off_graph = jnp.abs(output - values).min(0)
+    if alone:
+        # The derivative may be infinite, or none, at a border: what matters is how much the function changes.
+        # Where it has no value in float64, though it has one in the type of the rule, nothing can be said.
+        steep = jnp.minimum(jnp.where(jnp.isnan(slope), jnp.inf, slope), _steepness(check, end, origin, eps))
+        slope = jnp.where(jnp.isfinite(values[0]), steep, 1e150)
+        off_graph = jnp.nanmin(jnp.abs(output - values), axis=0)
     # What one unit of rounding in every number can change, in the output and in the distance
     reach = norm(origin) + norm(end)
     height = jnp.abs(target) + jnp.abs(output) + slope * reach
     if alone:  # a function may be less accurate in the type of the rule than the last digit
-        noise = jnp.abs(result[2] - values[0])
+        noise = jnp.nanmin(jnp.abs(result[2] - values), axis=0)  # at a jump, from the nearest side
         height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps
-    unit = eps * (reach + jnp.sqrt(weight) * height) + tiny
-    offset = jnp.nanmin(jnp.abs(output - values), axis=0) / (eps * height + tiny)
+    least = tiny if alone else 1e-300
+    unit = eps * (reach + jnp.sqrt(weight) * height) + least
+    offset = off_graph / (eps * height + least)
     drift = jnp.sqrt(norm(_flat(again[0]) - end) ** 2 + weight * (again[1] - output) ** 2) / unit
 
     kept = jnp.asarray(check.each(lambda i: i in check.sided))
