@@ -185,7 +185,7 @@ def tagger(key: jax.Array) -> Any:
     return jax.jit(module.init)(key, found[0][0], found[0][2]), loss, found
 
 
-@model("Linear recurrence (associative scan)", "JAX")
+@model("Linear recurrence (associative scan)", "JAX", learning_rate=3e-2)
 def linear_recurrence(key: jax.Array) -> Any:
     keys = jax.random.split(key, 4)
     params = {

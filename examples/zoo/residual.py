@@ -74,7 +74,7 @@ def resnet18_training(key: jax.Array) -> Any:
     return variables["params"], loss, found
 
 
-@model("Fixup ResNet-20 (no norm)", "Flax linen")
+@model("Fixup ResNet-20 (no norm)", "Flax linen", learning_rate=1e-3)
 def fixup(key: jax.Array) -> Any:
     class Block(linen.Module):
         features: int
