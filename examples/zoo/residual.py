@@ -45,7 +45,12 @@ class ResNet18(linen.Module):
         return linen.Dense(4)(x.mean(axis=(1, 2)))
 
 
-@model("ResNet-18, BatchNorm, stored averages", "Flax linen")
+KINK = (
+    "blocks start as the identity, of values of which many are zero: these are at the kink of the next relu"
+)
+
+
+@model("ResNet-18, BatchNorm, stored averages", "Flax linen", cosine=0.75, reason=KINK)
 def resnet18_stored(key: jax.Array) -> Any:
     module, found = ResNet18(), data.pictures(key, channels=3)
     variables = jax.jit(partial(module.init, train=False))(key, found[0][0])
@@ -58,7 +63,7 @@ def resnet18_stored(key: jax.Array) -> Any:
     return variables["params"], loss, found
 
 
-@model("ResNet-18, BatchNorm, training", "Flax linen", has_aux=True)
+@model("ResNet-18, BatchNorm, training", "Flax linen", has_aux=True, cosine=0.9, reason=KINK)
 def resnet18_training(key: jax.Array) -> Any:
     module, found = ResNet18(), data.pictures(key, channels=3)
     variables = jax.jit(partial(module.init, train=False))(key, found[0][0])
