@@ -99,3 +99,16 @@ def test_errors():
         optim.AlternatingProjections(accumulate=3).update(shared, jnp.ones((6, 2)), batch=(X, Y))
     optimizer = optim.ExtrapolatedProjections(accumulate=3)  # adds up what is asked, so it may
     optimizer.update(shared, jnp.ones((6, 2)), optimizer.init(jnp.ones((6, 2))), batch=(X, Y))
+
+
+def test_a_batch_that_is_not_divided_may_hold_anything():
+    """A key for dropout, or the edges of a graph, have no axis of samples."""
+
+    def noisy(params, batch):
+        x, y, key = batch
+        return loss(params, (x + jax.random.normal(key, x.shape), y))
+
+    batch = (X, Y, jax.random.key(0))
+    together, _ = optim.AlternatingProjections().update(noisy, PARAMS, batch=batch)
+    captured, _ = optim.AlternatingProjections().update(lambda p: noisy(p, batch), PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, together, captured)

@@ -420,3 +420,24 @@ def test_a_parameter_that_is_only_held_stays(method, options):
     assert jnp.array_equal(new["a"], params["a"])
     assert jnp.array_equal(new["b"], params["b"])
     assert not jnp.allclose(new["c"], params["c"])
+
+
+@pytest.mark.parametrize("fn", [jax.nn.softplus, jax.nn.log_sigmoid], ids=lambda fn: fn.__name__)
+def test_pieces_with_kinks_of_a_smooth_function(fn):
+    """At zero, where logits start: max(x, 0) and abs(x) have kinks there, what is made of them has not."""
+    optimizer = optim.ExtrapolatedProjections(outer=optax.sgd(1.0))
+    params = jnp.zeros(3)
+    moved, _, _ = optimizer.update(lambda p: fn(p).sum(), params, optimizer.init(params))
+    np.testing.assert_allclose(moved, -jax.grad(lambda p: fn(p).sum())(params), rtol=1e-5)
+
+
+def test_sums_over_an_axis_counted_from_the_end_under_vmap():
+    """There jax.vmap writes integers of NumPy."""
+    optimizer = optim.ExtrapolatedProjections(outer=optax.sgd(1.0))
+    params, x = jnp.ones(3), jnp.arange(6.0).reshape(2, 3)
+
+    def loss(params):
+        return jax.vmap(lambda x: jnp.sum(x * params, axis=-1) + jnp.max(x * params, axis=-1))(x).sum()
+
+    moved, _, _ = optimizer.update(loss, params, optimizer.init(params))
+    np.testing.assert_allclose(moved - params, -jax.grad(loss)(params), rtol=1e-4)

@@ -46,6 +46,7 @@ _ARITHMETIC = frozenset(
     {"add", "add_any", "sub", "neg", "mul", "div", "max", "min", "clamp", "convert_element_type"}
 )
 _CURVED = frozenset({"pow", "rem", "atan2", "nextafter", "select_n"})
+_KINKS = frozenset({"abs", "max", "min", "clamp", "select_n", "sign"})
 _LOGIC = frozenset({"eq", "ge", "gt", "le", "lt", "ne", "and", "or", "not", "xor", "is_finite"})
 
 
@@ -168,6 +169,11 @@ def form_key(form: Form) -> Any:
     return (len(form.bases), len(form.constants), tuple(map(_step_key, form.steps)), form.place)
 
 
+def has_pieces(form: Form) -> bool:
+    """Whether several equations are put together, some of them with kinks."""
+    return len(form.steps) > 1 and any(eqn.primitive.name in _KINKS for eqn, _ in form.steps)
+
+
 def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]:
     """A form as a function of its bases and constants.
 
@@ -243,15 +249,16 @@ def _sum_of(signs: tuple[int, ...]) -> Reading:
 
 
 def _reduce_sum(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    axes = eqn.params["axes"]  # jax.vmap makes integers of NumPy of them
     if eqn.params.get("axis_index_groups") is not None or not all(
-        isinstance(a, int) for a in eqn.params["axes"]
+        isinstance(a, int | np.integer) for a in axes
     ):
         raise GraphError(
             f"{eqn.primitive.name!r}{at(eqn)} sums over devices, or over groups; inside the function that is"
             " handed to an optimiser it can sum over axes of arrays and of jax.vmap"
         )
     return [
-        builder.operation(Sum((1,)), vector(arg, tuple(eqn.params["axes"])), **out(eqn, i))
+        builder.operation(Sum((1,)), vector(arg, tuple(map(int, axes))), **out(eqn, i))
         for i, arg in enumerate(args)
     ]
 
@@ -336,7 +343,7 @@ def _extremum(sign: int) -> Reading:
 
 def _reduce_extremum(sign: int) -> Reading:
     def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        axes = tuple(eqn.params["axes"])
+        axes = tuple(map(int, eqn.params["axes"]))
         behind = sum(d not in axes for d in range(max(axes, default=0), len(args[0].shape)))
         return [builder.operation(Max(sign, behind), vector(args[0], axes), **out(eqn))]
 

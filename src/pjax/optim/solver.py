@@ -393,6 +393,8 @@ def _parts(batch: Any, number: int, most: int | None = None) -> list[Any]:
     sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
     if not sizes or (0,) in sizes:
         raise InputError("the batch is empty: there is nothing to project. Skip it, or drop the last one")
+    if number == 1:  # it need not be divisible: a key for dropout, the edges of a graph
+        return [batch]
     if len(sizes) != 1 or () in sizes:
         shapes = ", ".join(str(jnp.shape(leaf)) for leaf in leaves)
         raise InputError(f"the arrays of a batch must agree in the length of their first axis; got {shapes}")

@@ -26,6 +26,8 @@ class Traits:
     """Where the function jumps at this number and at all that differ from it by an integer."""
     period: float = float("inf")
     """The function repeats itself: the nearest point is within half of this."""
+    pieces: bool = False
+    """Whether it is put together of pieces with kinks, as softplus is of max(x, 0) and log1p(exp(-|x|))."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +147,10 @@ class Scalar(Primitive):
     def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
         """The soft projection over its weight, to first order: the derivative times the goal."""
         del output, softness
-        x = wide(inputs[0])
-        _, slope = jax.jvp(self._curve(inputs), (x,), (jnp.ones_like(x),))
+        x, f = wide(inputs[0]), self._curve(inputs)
+        slope = _slope(f, x)
+        if self.function.traits.pieces:
+            slope = _mended(f, x, slope)
         asked = finite(slope * wide(goal), goal)
         return (asked, *(None for _ in inputs[1:]))
 
@@ -174,6 +178,24 @@ def _scale(a: jax.Array, b: jax.Array, start: jax.Array) -> jax.Array:
     step = jnp.abs(a / (b + 1 / b))
     usual = 1 + jnp.abs(start)
     return jnp.where(step < usual, step, usual) / 16
+
+
+def _slope(f: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """The derivative, element by element."""
+    return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
+
+
+def _mended(f: Callable[[jax.Array], jax.Array], x: jax.Array, slope: jax.Array) -> jax.Array:
+    """The derivative of a function of pieces, also where these have kinks that it has not itself.
+
+    There derivatives of the pieces do not add up to that of the function: max(x, 0) + log1p(exp(-abs(x))) has
+    the slope 1/2 at 0, and by its pieces 0. What both sides agree on is taken.
+    """
+    eps = jnp.finfo(x.dtype)
+    way = 2 * eps.eps * jnp.abs(x) + jnp.sqrt(eps.tiny)
+    below, above = _slope(f, x - way), _slope(f, x + way)
+    smooth = jnp.abs(above - below) <= 1e-4 * jnp.abs(above + below)
+    return jnp.where(smooth, (below + above) / 2, slope)
 
 
 def _residual(
