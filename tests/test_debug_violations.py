@@ -44,7 +44,7 @@ def violation(engine, v, z):
         agreed[edges] = means[u][engine.scalar[edges]]
     inputs = engine.inputs(v, agreed)
     if node.is_target:
-        said, made = inputs[0].ravel(), np.ravel(oracle._pull(node.rule, inputs[0], *engine.labels[v]))
+        said, made = inputs[0].ravel(), np.ravel(node.rule.project(inputs[0], *engine.labels[v]))
     else:
         rule = Dot() if isinstance(node.rule, Contraction) else node.rule
         read = engine.count[v] > 0

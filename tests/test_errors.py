@@ -159,7 +159,7 @@ CASES = {
     "extrapolate": (
         lambda: pjax.optim.AlternatingProjections(extrapolate=True),
         InputError,
-        "None, 'tensor', 'sample', got True",
+        "None, 'tensor', got True",
     ),
     "reach": (lambda: pjax.optim.ExtrapolatedProjections(reach=0), InputError, "reach must be a positive"),
     "constants": (lambda: pjax.optim.DouglasRachford(constants="free"), InputError, "'nodes', 'fixed'"),

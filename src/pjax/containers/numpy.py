@@ -618,7 +618,7 @@ def conv_patch(
 _LABELS = "predictions (..., classes), and labels that are integers (...) or one-hot (..., classes)"
 cross_entropy = lift("logits", "labels", expects=_LABELS)(losses.cross_entropy)
 margin_loss = lift("logits", "labels", expects=_LABELS)(losses.margin_loss)
-minimise = lift("z", expects="floating-point numbers")(losses.minimise)
+minimise = lift("x", expects="floating-point numbers")(losses.minimise)
 squared_error = lift("predictions", "targets", expects="predictions and targets of one shape")(
     losses.squared_error
 )

@@ -419,8 +419,13 @@ def make(
         elif base == "ep":
             chosen |= rate
         if base != "ep":
-            chosen["consensus"] = used["consensus"]
-        solver = SOLVERS[base](steps_per_update=steps, groups=groups, sync_every=sync_every, **chosen)
+            chosen |= {"consensus": used["consensus"], "sync_every": sync_every}
+        elif sync_every > 1:
+            raise InputError(
+                f"{name}: ep hands the moves of every step to its outer optimiser, so that groups exchange"
+                f" them in every step; sync_every must be 1, or a multiple of the {steps} steps on a batch"
+            )
+        solver = SOLVERS[base](steps_per_update=steps, groups=groups, **chosen)
         prox = "fixed_point" if rest == "fp" else "newton"
         return Projections(solver, used["loss_scale"], prox, **precision)
     if base == "fa":

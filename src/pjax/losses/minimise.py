@@ -45,18 +45,18 @@ class Minimise(Target):
         return jnp.full_like(predictions, -1.0)
 
 
-def minimise(z: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
+def minimise(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
     """Numbers that are to be small, each a loss of its own.
 
     A function that returns a scalar need not say so: it is minimised, with ``scale=1``. By
     `ExtrapolatedProjections` the scale makes no difference.
 
     Args:
-        z: floating-point numbers.
+        x: floating-point numbers.
         scale: by how much each projection lowers them.
 
     >>> minimise(jnp.array([0.25, 4.0]))
     Array([0.25, 4.  ], dtype=float32)
     """
     rule = Minimise(scale)
-    return apply(rule, check_float(rule.name, "values", z))
+    return apply(rule, check_float(rule.name, "values", x))

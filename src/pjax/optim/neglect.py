@@ -41,6 +41,8 @@ def watched(program: "Program", run: Callable[[], T], neglected: Callable[[T], M
         if not found:
             return result
         if any(isinstance(x, jax.core.Tracer) for x in found.values()):
+            if not program.solver.check:
+                return result
             say = functools.partial(_say, program, list(found))
             terms = jnp.stack(list(found.values()))
             call_when(~(jnp.max(terms) <= BOUND), say, terms)

@@ -68,7 +68,8 @@ class Solver(abc.ABC):
         steps_per_update: how many steps `update` makes on one batch.
         groups: into how many groups the ``batch`` of `update` is divided that work apart, each on a device of
             its own where the batch is divided among so many. They then average their parameters.
-        check: whether to look for values that are not finite before each update outside `jit`.
+        check: whether to look for values that are not finite before each update outside `jit`, and inside it
+            for histories of edges that are cut where it matters, of which a warning tells.
         outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
             a gradient, and its updates are applied instead; its state is part of the optimiser's. One that
             wants more, such as `optax.polyak_sgd`, is given the loss as ``value``.
