@@ -192,9 +192,9 @@ def test_a_solver_does_the_same(make, consensus, monkeypatch):
     wanted = update(solver, loss, params)
     used = []
 
-    def one_pass(self, rule, at, inputs, residual):
+    def one_pass(self, rule, at, inputs, drift, goal):
         used.append(rule)
-        return split_kernel.project(rule, inputs, self.rest, residual, at.weight, at.read, interpret=True)
+        return split_kernel.project(rule, inputs, self.rest, goal - drift, at.weight, at.read, interpret=True)
 
     monkeypatch.setattr(Split, "_in_passes", one_pass)
     monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())

@@ -122,6 +122,10 @@ class Contraction(Rule):
         (x,) = jax.linear_transpose(lambda x: self.expand(i, x), aval)(edges)
         return x
 
+    def align(self, i: int, x: jax.Array, edges: jax.Array) -> jax.Array:
+        """For each output, the dot product of its slots of input i with its edges."""
+        return (self.expand(i, x) * edges).sum(-1)
+
     @property
     def edges(self) -> int:
         """The number of edges of each input."""

@@ -30,22 +30,20 @@ class Multiplier(NamedTuple):
     @property
     def grow_plus(self) -> jax.Array:
         """``x + y`` is multiplied by one plus this."""
-        return jnp.where(self.other >= 0, self._grown, self._shrunk)
+        return self.own + self.other
 
     @property
     def grow_minus(self) -> jax.Array:
         """``x - y`` is multiplied by one plus this."""
-        return jnp.where(self.other >= 0, self._shrunk, self._grown)
+        return self.own - self.other
 
     @property
-    def _grown(self) -> jax.Array:
-        """That one of the two which grows."""
-        return self.own + jnp.abs(self.other)
-
-    @property
-    def _shrunk(self) -> jax.Array:
-        """The other one. Not as ``own - |other|``, which cancels."""
-        return jnp.where(jnp.abs(self.lam) >= 1, -0.5, -self._grown / (1 + 2 * self._grown))
+    def growth(self) -> tuple[jax.Array, jax.Array]:
+        """Both, with all digits also where one grows far: a difference of `own` and `other` would cancel."""
+        grown = self.own + jnp.abs(self.other)
+        shrunk = jnp.where(jnp.abs(self.lam) >= 1, -0.5, -grown / (1 + 2 * grown))
+        up = self.other >= 0
+        return jnp.where(up, grown, shrunk), jnp.where(up, shrunk, grown)
 
     def squared(self, plus: jax.Array, minus: jax.Array) -> jax.Array:
         """How far ``x`` and ``y`` move, squared, given ``|x + y|²`` and ``|x - y|²``."""
@@ -75,9 +73,15 @@ def visible(x: jax.Array) -> jax.Array:
 Pair: TypeAlias = tuple[jax.Array, jax.Array]
 
 
-def sum_and_difference(total: jax.Array, product: jax.Array) -> Pair:
-    """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding."""
-    least = 8 * jnp.finfo(total.dtype).eps * total
+def sum_and_difference(total: jax.Array, product: jax.Array, size: jax.Array | None = None) -> Pair:
+    """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding.
+
+    Args:
+        total: |x|² + |y|².
+        product: ⟨x, y⟩.
+        size: of the numbers that the total is a sum of, where they are of both signs.
+    """
+    least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
     plus, minus = total + 2 * product, total - 2 * product
     return jnp.where(plus < least, 0, plus), jnp.where(minus < least, 0, minus)  # what is NaN stays NaN
 

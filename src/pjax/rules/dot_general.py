@@ -85,6 +85,18 @@ class DotGeneral(Contraction):
         x = x.reshape(*batch, *(ones if i else free), *(free if i else ones), self.length)
         return jnp.broadcast_to(x, (*self.out, self.length))
 
+    def align(self, i: int, x: jax.Array, edges: jax.Array) -> jax.Array:
+        n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
+        shape = [x.shape[d] for d in self.batch[i] + self.free[i]]
+        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*shape, self.length)
+        start = n if i == 0 else n + counts[0]
+        mine = (*range(n), *range(start, start + counts[i]))
+        dims = (((x.ndim - 1,), (edges.ndim - 1,)), (tuple(range(x.ndim - 1)), mine))
+        out = lax.dot_general(x, edges, dims, precision=self.precision)
+        if i == 1:  # batch, free of y, free of x
+            out = jnp.moveaxis(out, range(n, n + counts[1]), range(n + counts[0], n + counts[0] + counts[1]))
+        return out
+
     def reduce(self, i: int, q: jax.Array) -> jax.Array:
         ones = [1] * len(self.free[1 - i])
         batch = [q.shape[d] for d in self.batch[i]]

@@ -49,7 +49,7 @@ class Factored:
     norms: jax.Array
     """Likewise of u_x,s and u_x,t, plus those of u_y,s and u_y,t."""
     lost: jax.Array
-    """How far points of spheres are from what is kept of them, relative: the most of all."""
+    """One if a point of a sphere was not kept, else zero."""
 
     @classmethod
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Factored":
@@ -112,7 +112,7 @@ class Factored:
             (Linear.of(m.grow_minus), *(c + c.value * m.grow_minus if c.terms else c for c in self.minus)),
             _bordered(product, forward, backward, self.pairs),
             _bordered(norm, aligned, aligned, self.norms),
-            jnp.maximum(self.lost, jnp.max(jnp.abs(m.lean) + (m.ball != 0), initial=0)),
+            jnp.maximum(self.lost, jnp.max(jnp.abs(m.lam), initial=0) >= 1),  # only on a sphere
         )
         squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus).sum() / 2
         return after, Moves((None, None), -m.lam / at.weight, squared)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,13 @@ from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
 from pjax.rules.base import Moves, Place, total_squares
 from pjax.rules.contraction import Contraction
-from pjax.rules.dot import sums_of_squares, visible
+from pjax.rules.dot import Pair, sum_and_difference, sums_of_squares, visible
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Projected
+
+SHORT = 32
+"""Vectors of at most so many numbers may well be nearly equal or opposite. There lengths and products cancel,
+so sums and differences are written out, which takes longer."""
 
 
 @jax.tree_util.register_dataclass
@@ -50,7 +55,7 @@ class Split:
         drift = rule.change(at, self._shifts)
 
         def plain(drift: jax.Array, goal: jax.Array) -> Projected:
-            return self._in_passes(rule, at, inputs, goal - drift)
+            return self._in_passes(rule, at, inputs, drift, goal)
 
         def kernel(drift: jax.Array, goal: jax.Array) -> Projected:
             return split_kernel.project(rule, inputs, self.rest, goal - drift, at.weight, at.read)
@@ -69,30 +74,60 @@ class Split:
         return x, y
 
     def _in_passes(
-        self, rule: Contraction, at: Place, inputs: tuple[jax.Array, jax.Array], residual: jax.Array
+        self, rule: Contraction, at: Place, inputs: Pair, drift: jax.Array, goal: jax.Array
     ) -> Projected:
         """The projection as sums over the edges, and what follows from them."""
-        flat = [rule.expand(i, x) for i, x in enumerate(inputs)]
+        flat = rule.expand(0, inputs[0]), rule.expand(1, inputs[1])
         rest = [r.value if r.terms else jnp.zeros((), at.point.dtype) for r in self.rest]
-        whole = [x + r for x, r in zip(flat, rest, strict=True)]
-        # Not from lengths and products: they cancel where x and y are nearly equal or opposite.
-        total, difference = whole[0] + whole[1], whole[0] - whole[1]
-        plus, minus = sums_of_squares(total, difference, lambda x: end_kernel(x.sum(-1)))
-        crossed = end_kernel((whole[1] * rest[0] + flat[0] * rest[1]).sum(-1))
-        m = rule.solve(at, plus, minus, residual - crossed)
-        # Written out: a few numbers for each dot product, not to be found again for each of its edges.
-        grown, shrunk = (end_kernel(g / 2)[..., None] for g in (m.grow_plus, m.grow_minus))
+        whole = flat[0] + rest[0], flat[1] + rest[1]
+        if rule.length <= SHORT:
+            total, difference = whole[0] + whole[1], whole[0] - whole[1]
+            plus, minus = sums_of_squares(total, difference, lambda x: end_kernel(x.sum(-1)))
+            crossed = end_kernel((whole[1] * rest[0] + flat[0] * rest[1]).sum(-1))
+            m = rule.solve(at, plus, minus, goal - drift - crossed)
+            grown, shrunk = (end_kernel(g / 2)[..., None] for g in m.growth)
+            both = grown * total, shrunk * difference
+            spheres = [end_kernel(m.on_sphere(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
+            found = both[0] + both[1] + spheres[0], both[0] - both[1] + spheres[1]
+        else:
+            dx, dy = self._shifts
+            norm = rule.norm(at, 0, dx) + rule.norm(at, 1, dy)
+            mine, crossed = self._products(rule, *inputs)
+            plus, minus = sum_and_difference(norm + mine, at.point + drift + crossed, norm + abs(mine))
+            m = rule.solve(at, plus, minus, goal - drift - crossed)
+            # Written out: a few numbers for each dot product, not to be found again for each of its edges.
+            other = end_kernel(m.other)[..., None]
+            along = [end_kernel(m.along(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
+            found = along[0] + other * whole[1], along[1] + other * whole[0]
 
-        def move(i: int) -> jax.Array:
-            sphere = end_kernel(m.on_sphere(i, rule.length))[..., None] * visible(whole[i])
-            found = grown * total + (shrunk * difference if i == 0 else -shrunk * difference) + sphere
-            return found.astype(self.rest[i].terms[0][1].dtype) if self.rest[i].terms else found
+        def kept(i: int) -> jax.Array:
+            return found[i].astype(self.rest[i].terms[0][1].dtype) if self.rest[i].terms else found[i]
 
         # Summed as they are written, not found once more.
-        first, second = jax.lax.optimization_barrier((move(0), move(1)))
+        first, second = jax.lax.optimization_barrier((kept(0), kept(1)))
         moves = first.astype(at.point.dtype), second.astype(at.point.dtype)
         totals = rule.gather(0, moves[0]), rule.gather(1, moves[1])
         return Projected(moves, totals, m.lam, m.squared(plus, minus))
+
+    def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
+        """What the rest adds to |x|² + |y|², and to ⟨x, y⟩. Term by term, so that no sum is written out."""
+        first, second = self.rest
+        if not first.terms:
+            return 0, 0
+
+        def aligned(i: int, at: jax.Array, rest: Linear) -> Any:
+            return sum(factor * rule.align(i, at, r.astype(at.dtype)) for factor, r in rest.terms)
+
+        def product(a: Linear, b: Linear) -> jax.Array:
+            return (a.value * b.value).sum(-1)
+
+        mine = (
+            2 * (aligned(0, x, first) + aligned(1, y, second))
+            + product(first, first)
+            + product(second, second)
+        )
+        crossed = aligned(1, y, first) + aligned(0, x, second) + product(first, second)
+        return end_kernel(mine), end_kernel(crossed)
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """The sum of the squares of all edges."""
