@@ -259,7 +259,13 @@ def tcn(key: jax.Array) -> Any:
     return classifier(TCN(), key, data.signals(key))
 
 
-@model("PointNet, BatchNorm, training", "Flax linen", has_aux=True)
+@model(
+    "PointNet, BatchNorm, training",
+    "Flax linen",
+    has_aux=True,
+    cosine=0.97,
+    reason="the gradient of a maximum looks for numbers equal to it, which some programs round differently",
+)
 def pointnet(key: jax.Array) -> Any:
     class PointNet(linen.Module):
         @linen.compact
