@@ -127,12 +127,7 @@ def lenet5(key: jax.Array) -> Any:
     return classifier(LeNet(), key, data.pictures(key, side=12))
 
 
-@model(
-    "VGG-11, dropout",
-    "Flax linen",
-    cosine=0.98,
-    reason="units that read only inactive ones are exactly at the kink of relu: biases start at zero",
-)
+@model("VGG-11, dropout", "Flax linen")
 def vgg11(key: jax.Array) -> Any:
     class VGG(linen.Module):
         @linen.compact
