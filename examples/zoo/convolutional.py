@@ -127,12 +127,7 @@ def lenet5(key: jax.Array) -> Any:
     return classifier(LeNet(), key, data.pictures(key, side=12))
 
 
-@model(
-    "VGG-11, dropout",
-    "Flax linen",
-    cosine=0.98,
-    reason="units that read only inactive ones are exactly at the kink of relu: biases start at zero",
-)
+@model("VGG-11, dropout", "Flax linen")
 def vgg11(key: jax.Array) -> Any:
     class VGG(linen.Module):
         @linen.compact
@@ -259,7 +254,13 @@ def tcn(key: jax.Array) -> Any:
     return classifier(TCN(), key, data.signals(key))
 
 
-@model("PointNet, BatchNorm, training", "Flax linen", has_aux=True)
+@model(
+    "PointNet, BatchNorm, training",
+    "Flax linen",
+    has_aux=True,
+    cosine=0.97,
+    reason="the gradient of a maximum looks for numbers equal to it, which some programs round differently",
+)
 def pointnet(key: jax.Array) -> Any:
     class PointNet(linen.Module):
         @linen.compact

@@ -233,8 +233,9 @@ class Solver(abc.ABC):
                 call: functions that trace to the same graph share one compiled update.
             params: any pytree of floating-point arrays. Leaves that `fn` does not use come back unchanged.
             state: what `init` or the last update returned. May be left out where there is no outer optimiser.
-            batch: a pytree of arrays whose first axis is that of the samples. If given, the function is
-                called with it as its second argument, and with parts of it if the solver has ``accumulate``.
+            batch: a pytree of arrays. If given, the function is called with it as its second argument, and
+                with parts of it if the solver has ``accumulate`` or ``groups``: then the first axis of all
+                arrays is that of the samples.
             has_aux: whether the function returns a pair, of losses and of anything else, as for `jax.grad`.
 
         Returns:
