@@ -220,7 +220,7 @@ def _residual(
         rise: the goal less the value there, as accurately as it is known.
     """
     eps = jnp.finfo(x.dtype).eps
-    coarse = eps * (jnp.abs(point) + jnp.abs(slope * x))
+    coarse = eps * (jnp.abs(goal) + jnp.abs(slope * x))
 
     def residual(end: jax.Array, way: jax.Array) -> jax.Array:
         bent = way * (bend * way / 2)
