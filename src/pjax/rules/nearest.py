@@ -22,7 +22,7 @@ import numpy as np
 Curve: TypeAlias = Callable[[jax.Array], jax.Array]
 Slopes: TypeAlias = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
-_STEPS = {"float32": 18, "float64": 52}  # of Newton's method, or by halves
+_STEPS = {"float32": 24, "float64": 52}  # of Newton's method, or by halves
 _SIDE = 14  # points on one side of a centre
 
 
@@ -113,7 +113,7 @@ def _points(middles: jax.Array, close: jax.Array, radius: jax.Array) -> jax.Arra
     The first is a little on the other side, the second is the centre, and the others are ever farther away.
     """
     far = radius + jnp.minimum(jnp.abs(middles), radius)
-    close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-16 * radius)
+    close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-24 * radius)
     ones = [1] * middles.ndim
     powers = jnp.asarray([0, 0, *np.linspace(0, 1, _SIDE)], radius.dtype).reshape(-1, 1, *ones)
     factors = jnp.asarray([-1, 0] + [1] * _SIDE, radius.dtype).reshape(-1, 1, *ones)

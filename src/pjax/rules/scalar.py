@@ -168,7 +168,7 @@ class Scalar(Primitive):
         if traits.steps is not None:
             middle = jnp.round((start + w * goal) / (1 + w) - traits.steps) + traits.steps
             for edge in (middle + i for i in range(-2, 3)):
-                ulp = jnp.finfo(start.dtype).eps * jnp.maximum(jnp.abs(edge), jnp.abs(start))
+                ulp = jnp.finfo(start.dtype).eps * (jnp.abs(edge) + jnp.abs(start))
                 found += [edge - ulp, edge, edge + ulp]
         return found
 
@@ -220,7 +220,7 @@ def _residual(
         rise: the goal less the value there, as accurately as it is known.
     """
     eps = jnp.finfo(x.dtype).eps
-    coarse = eps * (jnp.abs(point) + (1 + jnp.abs(slope)) * jnp.abs(x))
+    coarse = eps * (jnp.abs(goal) + jnp.abs(slope * x))
 
     def residual(end: jax.Array, way: jax.Array) -> jax.Array:
         bent = way * (bend * way / 2)
