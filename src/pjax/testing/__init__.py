@@ -349,15 +349,17 @@ def _examine(
     pushes = (0.0, 1.0, -1.0, jnp.where(jnp.arange(end.shape[-1]) % 2, 1.0, -1.0))
     nearby = jnp.concatenate([end + push * (2 * eps * size) for push in pushes])
     values, pull = jax.vjp(jax.vmap(check.value), nearby.reshape(len(pushes), *end.shape))
-    slope = norm(pull(jnp.ones_like(values))[0] * free).max(0)
+    slopes = norm(pull(jnp.ones_like(values))[0] * free)
     alone = check.free().sum() == 1
-    off_graph = jnp.abs(output - values).min(0)
+    if alone or check.sided:  # some of the points may lie beyond a border or on a pole
+        slope, off_graph = jnp.nanmax(slopes, axis=0), jnp.nanmin(jnp.abs(output - values), axis=0)
+    else:
+        slope, off_graph = slopes.max(0), jnp.abs(output - values).min(0)
     if alone:
         # The derivative may be infinite, or none, at a border: what matters is how much the function changes.
         # Where it has no value in float64, though it has one in the type of the rule, nothing can be said.
         steep = jnp.minimum(jnp.where(jnp.isnan(slope), jnp.inf, slope), _steepness(check, end, origin, eps))
         slope = jnp.where(jnp.isfinite(values[0]), steep, 1e150)
-        off_graph = jnp.nanmin(jnp.abs(output - values), axis=0)
     # What one unit of rounding in every number can change, in the output and in the distance
     reach = norm(origin) + norm(end)
     height = jnp.abs(target) + jnp.abs(output) + slope * reach
@@ -569,8 +571,8 @@ def _examine_target(
     off = _ROUNDINGS * eps * unit
     # The last term is the noise of the loss as the search evaluates it.
     noise = 8 * float(np.finfo(np.float64).eps) * norm(final)
-    slack = 2 * jnp.sqrt(best[1]) * off + (1 + factor) * off * off + factor * noise
-    excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
+    slack = 2 * jnp.sqrt(jnp.abs(best[1])) * off + (1 + factor) * off * off + factor * noise
+    excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(jnp.abs(found), 1e-300)
     return tuple(jnp.where(jnp.isfinite(found), v, jnp.inf) for v in (excess, found, best[1]))
 
 
