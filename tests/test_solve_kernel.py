@@ -7,9 +7,9 @@ import pytest
 
 import pjax
 from pjax import optim
-from pjax.engines import point as problem
 from pjax.experiments import models
 from pjax.optim import solver as _solver
+from pjax.rules import contraction
 from pjax.rules.dot import multiplier, sum_and_difference
 from pjax.rules.kernels import multiplier as solve_kernel
 
@@ -112,7 +112,7 @@ def test_a_network_does_the_same(monkeypatch):
         used.append(cuda is not None)
         return (cuda or default)(*args)
 
-    monkeypatch.setattr(problem, "on_one_device", on_cuda)
+    monkeypatch.setattr(contraction, "on_one_device", on_cuda)
     solve = solve_kernel.solve
     monkeypatch.setattr(solve_kernel, "solve", lambda *args: solve(*args, interpret=True))
     found = solver.update(loss, params, solver.init(params))[0]
