@@ -220,13 +220,15 @@ def _residual(
         rise: the goal less the value there, as accurately as it is known.
     """
     eps = jnp.finfo(x.dtype).eps
-    coarse = eps * (jnp.abs(goal) + jnp.abs(slope * x))
+    # Of what a function is made of may cancel as much as it is given, as in x (1 + tanh x).
+    coarse = eps * (jnp.abs(goal) + jnp.abs(slope * x) + jnp.minimum(jnp.abs(x), 8))
 
     def residual(end: jax.Array, way: jax.Array) -> jax.Array:
         bent = way * (bend * way / 2)
         change = way * slope + bent
         lost = coarse + eps * jnp.abs(end)
-        short = (jnp.abs(change - (end - point)) < 4 * lost) & (jnp.abs(bent) < lost)
+        third = jnp.abs(bent * way)  # about as large as what the series leaves out
+        short = (jnp.abs(change - (end - point)) < 4 * lost) & (third < lost) & (jnp.abs(way) < 1)
         return jnp.where(short, change - rise, end - goal)
 
     return residual
