@@ -473,6 +473,28 @@ def table(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
 
 
+def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
+    """What was measured over the updates: a panel for each network, a line for each method and seed."""
+    import matplotlib.pyplot as plt
+
+    models = sorted({run["model"] for run in runs})
+    figure, panels = plt.subplots(
+        1, len(models), figsize=(3.2 * len(models), 2.8), layout="constrained", squeeze=False
+    )
+    for panel, model in zip(panels[0], models, strict=True):
+        for run in (run for run in runs if run["model"] == model):
+            style = {"Adam": ("tab:gray", "--"), "EP": ("tab:blue", "-")}[run["method"]]
+            label = run["method"] if run["seed"] == 0 else None
+            panel.plot(run["at"], run["curve"], color=style[0], linestyle=style[1], label=label)
+        panel.set(
+            title=model, xlabel="updates", ylabel="validation loss" if model == "gpt" else "test accuracy, %"
+        )
+        panel.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
 def kept(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The runs of the file of --out."""
     if options.out is None or not options.out.exists():
@@ -539,12 +561,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="JSON lines, one for each run, are added to it"
     )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="curves of the runs of --out; none is made"
+    )
     parser.add_argument("--tiny", action="store_true", help="small networks on made-up data, to try it")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or (options.updates is not None and options.updates < 2):
         parser.error("--seeds must be at least 1, --updates at least 2")
     deadline = time.monotonic() + 60 * options.minutes
     runs, fine = kept(options), True
+    if options.plot is not None:
+        if not runs:
+            parser.error("--plot draws runs that were made: name their file with --out")
+        draw(runs, options.plot)
+        print("\n".join(table(runs)), flush=True)
+        return 0
     for name in options.only:
         try:
             model = task(name, options)
