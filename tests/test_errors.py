@@ -59,6 +59,23 @@ CASES = {
         InputError,
         r"what optimizer\.init\(params\).*got dict",
     ),
+    "state of another method": (
+        lambda: AP.update(loss, W, pjax.optim.ExtrapolatedProjections().init(W)),
+        InputError,
+        "that of another optimiser.*AlternatingProjections has not",
+    ),
+    "no function": (lambda: AP.update(3.0, W), InputError, "expected a function.*got 3.0"),
+    "no method": (lambda: pjax.solve(loss, W, "dr"), InputError, "a method of pjax.optim.*got 'dr'"),
+    "class of a method": (
+        lambda: pjax.solve(loss, W, pjax.optim.DouglasRachford),
+        InputError,
+        r"such as DouglasRachford\(\)",
+    ),
+    "words as labels": (
+        lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, np.array(["a", "b", "a"])), W),
+        InputError,
+        "words are no numbers.*return_inverse",
+    ),
     "a loop that depends": (
         lambda: AP.update(lambda w: jax.lax.while_loop(lambda w: w.sum() < 3, lambda w: w + 1, w).sum(), W),
         UnsupportedEquationError,

@@ -7,6 +7,7 @@ from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pjax.containers.computation import Computation, as_computation
 from pjax.errors import InputError
@@ -79,6 +80,10 @@ def _as_array(value: Any) -> jax.Array:
     """An array; one whose values are known stays known while a function is traced, so it can be checked."""
     if isinstance(value, jax.Array):
         return value
+    if np.asarray(value).dtype.kind in "USO":
+        raise TypeError(
+            "words are no numbers: make labels whole numbers, np.unique(labels, return_inverse=True)[1]"
+        )
     with jax.ensure_compile_time_eval():
         return jnp.asarray(value)
 

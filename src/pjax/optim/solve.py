@@ -13,7 +13,7 @@ from pjax.errors import InputError, PjaxError
 from pjax.graph import read as tracing
 from pjax.optim.callback import call_when
 from pjax.optim.neglect import watched
-from pjax.optim.solver import Solver, compiled
+from pjax.optim.solver import Solver, check_solver, compiled
 
 P = TypeVar("P")
 
@@ -108,6 +108,7 @@ def solve(
         record: whether to keep the parameters of each step in `Solution.path`.
         throw: raise `NotConvergedError` unless it converged. Not inside `jit`.
     """
+    check_solver(solver)
     every = getattr(callback, "every", 1) if every is None else every
     for name, value in (("max_steps", max_steps), ("every", every)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -242,7 +242,9 @@ class Solver(abc.ABC):
             The new parameters, the new state if one was given, and the mean loss of the *given*
             parameters on this batch; with ``has_aux``, a pair of it and of what else the function returned.
         """
-        _check_state(state)
+        if not callable(fn):
+            raise InputError(f"expected a function of the parameters that ends in a loss, got {fn!r:.120}")
+        _check_state(self, state)
         if state is None and self.outer_optimizer is not None:
             raise InputError(
                 "an outer optimiser has a state: state = optimizer.init(params), then "
@@ -360,11 +362,25 @@ def check_whole(options: Any, *names: str) -> None:
             raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
-def _check_state(state: Any) -> None:
-    if state is not None and not isinstance(state, OptimizerState):
+def check_solver(solver: Any) -> None:
+    """Refuse what is no method, or only the class of one."""
+    if not isinstance(solver, Solver):
+        made = f"{solver.__name__}()" if isinstance(solver, type) else "pjax.optim.DouglasRachford()"
+        raise InputError(f"expected a method of pjax.optim, such as {made}; got {solver!r:.120}")
+
+
+def _check_state(solver: Solver, state: Any) -> None:
+    if state is None:
+        return
+    if not isinstance(state, OptimizerState):
         raise InputError(
             "the state must be what optimizer.init(params) or the last update returned, got"
             f" {type(state).__name__}: params, state, loss = optimizer.update(fn, params, state)"
+        )
+    if solver.outer_optimizer is None and jax.tree.leaves(state.outer):
+        raise InputError(
+            f"the state is that of another optimiser, with an outer one that {type(solver).__name__} has not:"
+            " begin with state = optimizer.init(params)"
         )
 
 
