@@ -129,7 +129,7 @@ import jax
 from pjax.experiments import checkpoint
 from pjax.experiments.devices import Devices
 from pjax.experiments.train import train
-from test_distributed import CONFIG, StopError, stop_at
+from tests.test_distributed import CONFIG, StopError, stop_at
 
 save = checkpoint.save
 

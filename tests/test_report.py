@@ -274,7 +274,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     results.write_atomically(path, b"old")
 
     def fail(*_):
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr(results.os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
