@@ -40,7 +40,7 @@ class Computation:
         shape: the shape, when `value` is a function.
         dtype: the dtype, when `value` is a function.
 
-    >>> from pjax import numpy as pnp
+    >>> from pjax.containers import numpy as pnp
     >>> y = pnp.dot(array([[1.0, 2.0]]), parameter([3.0, 4.0], name="w"))
     >>> y
     Computation(dot, shape=(1,), float32)
