@@ -167,7 +167,6 @@ CAPTURED = jnp.asarray(RNG.normal(size=(4, 2)), jnp.float32)
             lambda w: lax.scan(lambda c, x: (c + x, c), w[0], w, reverse=True)[1], id="scan-reverse"
         ),
         pytest.param(lambda w: lax.scan(lambda c, x: (c + x, c * 2.0), w[0], w[:0])[0], id="scan-nothing"),
-        pytest.param(lax.stop_gradient, id="stop_gradient"),
     ],
 )
 def test_wrapped_functions_trace_to_their_values(fn):
