@@ -63,7 +63,7 @@ class Projecting(EdgeSolver):
 class AlternatingProjections(Projecting):
     """Projects onto one set after the other: z ← P₂(P₁(z)).
 
-    The targets are in the first set. Converges to a point of the intersection where the sets are convex
+    The first target is in the first set. Converges to a point of the intersection where the sets are convex
     and meet (Bregman, 1965). In node-sized memory, exactly.
 
     Args:
