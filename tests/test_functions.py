@@ -145,6 +145,8 @@ FUNCTIONS = {
     ),
     "cholesky": lambda p: hidden(p) @ jnp.linalg.cholesky(p["c"] @ p["c"].T + jnp.eye(4)),
     "solve": lambda p: jnp.linalg.solve(jnp.eye(4) + 0.1 * X[:4, :4], hidden(p).T).T,
+    "solve a moving matrix": lambda p: jnp.linalg.solve(p["c"] + 3 * jnp.eye(4), hidden(p).T).T,
+    "eigenvectors": lambda p: hidden(p) @ jnp.linalg.eigh(p["c"] + p["c"].T)[0][:, None] * p["b"],
     "bfloat16": lambda p: jax.nn.gelu(hidden(p).astype(jnp.bfloat16)).astype(jnp.float32) @ p["c"],
 }
 

@@ -67,10 +67,8 @@ class Missing:
     types: str
 
     def __str__(self) -> str:
-        inside, line = (
-            (f" (of {self.inside})" if self.inside else ""),
-            f" at {self.line}" if self.line else "",
-        )
+        inside = f" (of {self.inside})" if self.inside else ""
+        line = f" at {self.line}" if self.line else ""
         return f"  {self.name!r}{inside}{line}: {self.types}"
 
 
@@ -166,8 +164,7 @@ class Builder:
 
     def operation(self, rule: Rule, *inputs: Expr, shape: tuple[int, ...], dtype: Any, line: str) -> Expr:
         """The output of a further node."""
-        label = getattr(rule, "label", rule.name)
-        return self.add(f"{label}_{len(self.nodes)}", rule, inputs, shape, dtype, line).output
+        return self.add(f"{rule.label}_{len(self.nodes)}", rule, inputs, shape, dtype, line).output
 
     def target(self, rule: Any, inputs: Sequence[Expr], eqn: jex.JaxprEqn | None, line: str) -> Expr:
         """The losses of a further target."""
@@ -221,7 +218,7 @@ class Builder:
     def _operation(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         name = eqn.primitive.name
         if any(jnp.iscomplexobj(np.empty(0, _aval(v).dtype)) for v in (*eqn.invars, *eqn.outvars)):
-            return self._complex(eqn, args)
+            return self.by_derivative(eqn, args)
         form = equations.scalar_form(eqn, args, _LONGEST)
         if not any(_is_real(_aval(v).dtype) for v in eqn.outvars):
             return [dataclasses.replace(out, depends=False, form=form) for out in self.call(eqn, args)]
@@ -299,25 +296,25 @@ class Builder:
         constants = [equations.broadcast(c, out["shape"]) for c in form.constants]
         return dataclasses.replace(self.operation(rule, base, *constants, **out), form=form)
 
-    def _complex(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        """Complex numbers stay inside of nodes: what follows from real ones and ends in real ones is one."""
-        forms = [equations.joint_form(eqn, args, i) for i in range(len(eqn.outvars))]
-        return [
-            self.whole(form, eqn, i) if _is_real(_aval(v).dtype) else _with_form(out, form)
-            for i, (v, out, form) in enumerate(zip(eqn.outvars, self.call(eqn, args), forms, strict=True))
-        ]
-
     def by_derivative(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        """Equations without a rule of their own, by their derivative."""
-        forms = [equations.joint_form(eqn, args, i) for i in range(len(eqn.outvars))]
-        return [self.whole(form, eqn, i) for i, form in enumerate(forms)]
+        """Equations without a rule of their own, by their derivative.
 
-    def whole(self, form: Form, eqn: jex.JaxprEqn, i: int) -> Expr:
+        Complex numbers stay inside of nodes: what follows from real ones and ends in real ones is one.
+        """
+        outs = []
+        for i, plain in enumerate(self.call(eqn, args)):
+            form = equations.joint_form(eqn, args, i)
+            if _is_real(plain.dtype):
+                outs.append(self._whole(form, eqn, i))
+            elif jnp.issubdtype(plain.dtype, jnp.complexfloating):
+                outs.append(dataclasses.replace(plain, form=form))
+            else:
+                outs.append(dataclasses.replace(plain, depends=False))
+        return outs
+
+    def _whole(self, form: Form, eqn: jex.JaxprEqn, i: int) -> Expr:
         """One result of an equation as a node that is projected as a whole."""
         aval = _aval(eqn.outvars[i])
-        if not _is_real(aval.dtype):
-            (out,) = self.call(eqn, [])[i : i + 1]
-            return dataclasses.replace(out, depends=False)
         fn = equations.form_function(form)
         inputs = [*form.bases, *form.constants]
         avals = [jax.ShapeDtypeStruct(e.shape, e.dtype) for e in inputs]
@@ -565,10 +562,6 @@ def _nothing(var: Any) -> Expr:
 
 def _is_real(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating))
-
-
-def _with_form(expr: Expr, form: Form) -> Expr:
-    return dataclasses.replace(expr, form=form)
 
 
 def _known(expr: Expr) -> Any:

@@ -5,7 +5,6 @@ of them are arguments of the program that pjax compiles, so that another batch i
 never looks at them; everything else it sees, at any depth.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -271,15 +270,13 @@ def _cond(eqn: jex.JaxprEqn, args: Sequence[Any], captured: Captured) -> Sequenc
 _LOOPS = {"scan": _scan, "while": _while, "cond": _cond}
 
 
-@functools.cache
-def effectful(name: str) -> bool:
-    """Whether an equation is there for what it does, and not for its results: prints and callbacks."""
-    return name in ("debug_callback", "debug_print", "io_callback", "pure_callback_effect")
+# Equations that are there for what they do, and not for their results.
+_EFFECTS = frozenset({"debug_callback", "debug_print", "io_callback"})
 
 
 def has_effects(jaxpr: jex.Jaxpr) -> bool:
     """Whether a jaxpr prints, or calls back."""
     return any(
-        effectful(eqn.primitive.name) or any(has_effects(opened(inner)) for inner in inner_jaxprs(eqn))
+        eqn.primitive.name in _EFFECTS or any(has_effects(opened(inner)) for inner in inner_jaxprs(eqn))
         for eqn in jaxpr.eqns
     )
