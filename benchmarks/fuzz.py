@@ -7,6 +7,8 @@ a failure, and memory is given back.
 
 import argparse
 import collections
+import concurrent.futures
+import itertools
 import multiprocessing
 import time
 from collections.abc import Sequence
@@ -22,7 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--seeds", type=int, help="how many, if the time is not up before")
+    parser.add_argument("--seeds", type=int, default=10**9, help="how many, if the time is not up before")
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes at once")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="of all; by default both take turns")
     parser.add_argument(
         "--properties", nargs="*", default=list(PROPERTIES), choices=PROPERTIES, metavar="NAME"
@@ -30,18 +33,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--optimised", action="store_true", help="compile as users do: slower to begin with")
     options = parser.parse_args(arguments)
     end = time.monotonic() + 60 * options.minutes
-    last = None if options.seeds is None else options.seed + options.seeds
+    last = options.seed + options.seeds
     failed: dict[str, list[int]] = {name: [] for name in [*options.properties, "crash"]}
     seconds: collections.Counter[str] = collections.Counter()
-    seed = options.seed
-    while time.monotonic() < end and (last is None or seed < last):
-        stop = seed + CHUNK if last is None else min(seed + CHUNK, last)
-        seed = _chunk(seed, stop, end, options, failed, seconds)
-    number = seed - options.seed
-    print(f"{number} seeds, {options.seed} to {seed - 1}")
+    first = itertools.count(options.seed, CHUNK)
+
+    def work() -> int:
+        number = 0
+        while time.monotonic() < end and (seed := next(first)) < last:
+            number += _chunk(seed, min(seed + CHUNK, last), end, options, failed, seconds) - seed
+        return number
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as workers:
+        futures = [workers.submit(work) for _ in range(options.jobs)]
+        number = sum(future.result() for future in futures)
+    print(f"{number} seeds from {options.seed} on")
     for name, seeds in failed.items():
         spent = f"{seconds[name]:8.0f} s" if name in seconds else ""
-        print(f"{name:10}{len(seeds):6} failed{spent}  {' '.join(map(str, seeds))}")
+        print(f"{name:10}{len(seeds):6} failed{spent}  {' '.join(map(str, sorted(seeds)))}")
     return int(any(failed.values()))
 
 

@@ -9,6 +9,7 @@ with status 130, and who has lost the other process with status 3.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -20,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -198,21 +198,25 @@ def made_up(folder: Path) -> Path:
 ROWS = {"train": 600, "test": 100}
 
 
-def run(kind: Kind, times: int, chance: random.Random, folder: Path, data: Path) -> bool:
-    """Kill so many times, and print a line; whether all was as it should be."""
-    seconds = undisturbed(kind, folder / "whole", data)
-    right = outcome(folder / "whole")
-    problems: Counter[str] = Counter()
-    for number in range(times):
-        at = (number + chance.random()) * seconds / times
-        where = folder / str(number)
-        wrong = disturbed(kind, where, data, at, chance)
-        if not wrong and (names := differences(outcome(where), right, kind.tolerance)):
-            wrong = f"killed after {at:.1f} s: another {', '.join(names[:3])}"
-        if wrong:
-            problems[wrong] += 1
-            print(f"{kind.name}: {wrong}", file=sys.stderr, flush=True)
-    good = times - problems.total()
+def run(kind: Kind, times: int, jobs: int, seed: int, folder: Path, data: Path) -> bool:
+    """Kill so many times, some of them side by side, and print a line; whether all was as it should be."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as workers:
+        whole = [folder / f"whole-{worker}" for worker in range(jobs)]
+        seconds = max(workers.map(lambda where: undisturbed(kind, where, data), whole))
+        right = outcome(whole[0])
+
+        def kill(number: int) -> str:
+            chance = random.Random(f"{seed} {number}")
+            at = (number + chance.random()) * seconds / times
+            where = folder / str(number)
+            wrong = disturbed(kind, where, data, at, chance)
+            if not wrong and (names := differences(outcome(where), right, kind.tolerance)):
+                wrong = f"killed after {at:.1f} s: another {', '.join(names[:3])}"
+            if wrong:
+                print(f"{kind.name}: {wrong}", file=sys.stderr, flush=True)
+            return wrong
+
+        good = sum(not wrong for wrong in workers.map(kill, range(times)))
     how = f"to {kind.tolerance:g}" if kind.tolerance else "bit for bit"
     print(f"{kind.name}: {good} of {times} the same {how} (undisturbed {seconds:.1f} s)", flush=True)
     return good == times
@@ -221,6 +225,9 @@ def run(kind: Kind, times: int, chance: random.Random, folder: Path, data: Path)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks kills", description=__doc__)
     parser.add_argument("--times", type=int, default=10, help="kills of each kind")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="kinds are run one by one, so many of a kind at once"
+    )
     parser.add_argument("--only", nargs="*", choices=[kind.name for kind in KINDS], help="some of the kinds")
     parser.add_argument("--seed", type=int, default=None, help="of the moments; by default another each time")
     options = parser.parse_args(arguments)
@@ -231,5 +238,5 @@ def main(arguments: Sequence[str]) -> int:
         data = made_up(Path(temporary) / "data")
         for kind in KINDS:
             if options.only is None or kind.name in options.only:
-                good &= run(kind, options.times, random.Random(seed), Path(temporary) / kind.name, data)
+                good &= run(kind, options.times, options.jobs, seed, Path(temporary) / kind.name, data)
     return int(not good)
