@@ -104,8 +104,8 @@ CHECKS = 40
 
 _GRADIENT = ("sgd", "adam")
 _FORWARD = ("ff-sgd", "ff-adam")
-_MLP_METHODS = (*_GRADIENT, "fa", *_FORWARD, *PROJECTIONS)
-_CNN_METHODS = (*_GRADIENT, *_FORWARD, *PROJECTIONS)
+_MLP_METHODS = (*_GRADIENT, "fa", *_FORWARD, *PROJECTIONS, "ep")
+_CNN_METHODS = (*_GRADIENT, *_FORWARD, *PROJECTIONS, "ep")
 
 
 def _mlp(data: str, width: int, *, extra: tuple[str, ...] = ()) -> Preset:
@@ -138,7 +138,7 @@ PRESETS = {
         "shakespeare",
         "rnn",
         ("1x256", "4x128", "4x128+skip"),
-        (*_GRADIENT, "dr", "ap"),
+        (*_GRADIENT, "dr", "ap", "ep"),
         {
             "seeds": (0,),
             "steps": 250,
