@@ -8,7 +8,6 @@ import pytest
 import pjax
 from pjax import optim
 from pjax.engines.edges import Split
-from pjax.engines.edges.combination import Linear
 from pjax.experiments import models
 from pjax.optim import solver as _solver
 from pjax.rules.dot import Dot
@@ -44,7 +43,7 @@ def contraction(x, y, contract, batch):
 
 def kernel(rule, inputs, rest, residual, factor=1.0, **settings):
     def project(inputs, rest, residual):
-        terms = tuple(Linear([(factor, r)]) for r in rest)
+        terms = tuple(((factor, r),) for r in rest)
         return split_kernel.project(rule, inputs, terms, residual, interpret=True, **settings)
 
     return jax.jit(project)(inputs, rest, residual)
@@ -157,16 +156,16 @@ def test_nan_stays():
 
 def test_what_does_not_fit_is_left_to_the_compiler(monkeypatch):
     rule = contraction(*SHAPES["matrices"])
-    term = Linear.of(numbers(5, 3, 7))
+    term = ((1.0, numbers(5, 3, 7)),)
     assert not split_kernel.fits(rule, (term, term))
     monkeypatch.setattr(split_kernel, "FEWEST", rule.edges)
     assert split_kernel.fits(rule, (term, term))
-    assert not split_kernel.fits(rule, (term, Linear(())))
+    assert not split_kernel.fits(rule, (term, ()))
     assert not split_kernel.fits(rule, (term, term + numbers(5, 3, 7)))
     assert not split_kernel.fits(rule, (term, term), jnp.ones((5, 3), jnp.bfloat16))
     long = split_kernel.LONGEST + 1
     rule = contraction((1, long), (long, 1), ((1,), (0,)), NO_BATCH)
-    assert not split_kernel.fits(rule, (Linear.of(jnp.ones((1, 1, long))),) * 2)
+    assert not split_kernel.fits(rule, (((1.0, jnp.ones((1, 1, long))),),) * 2)
 
 
 def mlp():

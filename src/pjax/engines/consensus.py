@@ -62,7 +62,7 @@ class Sweep:
     def __init__(
         self, problem: Problem, *, extrapolation: Extrapolation | None = None, measure: bool = False
     ) -> None:
-        self._problem = problem
+        self._problem = problem.prepared()
         self._extrapolation = extrapolation
         self._measure = measure
         graph, place = problem.graph, problem.partition.set_of()
@@ -81,9 +81,11 @@ class Sweep:
 
     def _kept(self, value: dict[int, jax.Array], message: dict[int, jax.Array], squared: jax.Array) -> State:
         """A state as it is kept: parameters in full, since they add up over all steps."""
-        nodes, narrow = self._problem.graph.nodes, self._problem.narrow
+        nodes = self._problem.graph.nodes
         value, message = (
-            {v: x if nodes[v].is_parameter else narrow(x) for v, x in d.items()} for d in (value, message)
+            {v: x for v, x in d.items() if nodes[v].is_parameter}
+            | self._problem.narrow({v: x for v, x in d.items() if not nodes[v].is_parameter})
+            for d in (value, message)
         )
         return State(value, message, squared)
 
@@ -104,7 +106,7 @@ class Sweep:
                     if v in message:  # not where it is only held
                         value[v] = message[v]
                     continue
-                shifts = tuple(problem.push(v, i, value) for i in range(len(node.wires)))
+                shifts = problem.shifts(v, value)
                 goal = message.get(v)
                 if last is not None and goal is not None:
                     goal = _after(goal, last)
@@ -118,10 +120,10 @@ class Sweep:
                     squared += problem.squared(v, moves)
                 if moves.output is not None:
                     reached = moves.reach(message[v]) if moves.reach else message[v] + moves.output
-                    value[v] = message[v] = problem.graph.placed(v, reached)
-                for i, total in enumerate(moves.inputs):
-                    add(pulled, problem.pull(v, i, total))
-                    if self._extrapolation and total is not None:
+                    value[v] = message[v] = problem.placed(v, reached)
+                problem.send(v, moves.inputs, to=pulled)
+                if self._extrapolation:
+                    for i in (i for i, total in enumerate(moves.inputs) if total is not None):
                         add(squares, self._squares(problem, v, i, moves))
             for s, total in pulled.items():
                 mean = problem.mean(s, total)

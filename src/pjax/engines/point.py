@@ -59,6 +59,7 @@ class Problem:
         self.consensus = consensus
         self.fixed_constants = fixed_constants
         self.stored = stored
+        self._shardings = graph.shardings
         evaluate, values = graph.evaluator(constants, leaves)
         self._evaluate, self._values = evaluate, values
         self.loss = graph.loss(evaluate)
@@ -72,16 +73,19 @@ class Problem:
             for i, wire in enumerate(n.wires):
                 if not wire.constant:
                     self.wirings[n.index, i] = self._wiring(wire)
-        self.edge_counts = {
-            (n.index, i): fan_out.each(n, i) for n in graph.nodes for i in range(len(n.wires))
-        }
-        self.counts = self._count()
         self._factors = self._weigh()
-        # Those of constants, and of where the factor of a constant starts from, do not change. Computed here,
-        # outside the loop.
-        self._lengths = {
+
+    def prepared(self) -> "Problem":
+        """The problem, with what a loop would otherwise compute in every step."""
+        _ = self.counts, self._lengths
+        return self
+
+    @functools.cached_property
+    def _lengths(self) -> dict[int, tuple[jax.Array, ...]]:
+        """Those of constants, and of where the factor of a constant starts from: they do not change."""
+        return {
             n.index: n.rule.lengths(self.inputs[n.index])
-            for n in graph.nodes
+            for n in self.graph.nodes
             if n.rule is not None and any(wire.constant for wire in n.wires)
         }
 
@@ -90,15 +94,18 @@ class Problem:
         return Wiring(wire, avals, self._evaluate)
 
     def _place_at(self, evaluate: Evaluator, values: Mapping[int, Any]) -> None:
-        self.points: Mapping[int, jax.Array] = {
-            v: self.graph.placed(v, self._work(x)) for v, x in values.items()
-        }
+        self.points: Mapping[int, jax.Array] = {v: self.placed(v, self._work(x)) for v, x in values.items()}
         self.inputs: Mapping[int, tuple[Any, ...]] = {
             n.index: tuple(
-                self._scaled(n.index, i, self._work(evaluate(w.expr))) for i, w in enumerate(n.inputs)
+                self._scaled(n.index, i, self._work(x)) for i, x in enumerate(evaluate.each(n.inputs))
             )
             for n in self.graph.nodes
         }
+
+    def placed(self, v: int, x: jax.Array) -> jax.Array:
+        """A value of a node, divided among devices as it should be."""
+        where = self._shardings.get(v)
+        return x if where is None else jax.lax.with_sharding_constraint(x, where)
 
     def _balance(self) -> None:
         """Choose variables in which the two factors of each contraction have the same typical length."""
@@ -132,7 +139,7 @@ class Problem:
         for v in order:
             node = self.graph.nodes[v]
             assert node.rule is not None
-            values[v] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
+            values[v] = node.rule.forward(*evaluate.each(node.inputs))
         problem = copy.copy(self)
         problem._place_at(evaluate, values)
         return problem, state
@@ -181,7 +188,18 @@ class Problem:
         """The number of edges of the graph."""
         return sum(fan_out.entering(n, i) for n in self.graph.nodes for i in range(len(n.wires)))
 
-    def _count(self) -> dict[int, int | np.ndarray | jax.Array]:
+    @functools.cached_property
+    def edge_counts(self) -> dict[tuple[int, int], int | np.ndarray]:
+        """How many edges enter each slot of each input."""
+        return {
+            (n.index, i): n.rule.count(i)
+            for n in self.graph.nodes
+            if n.rule is not None
+            for i in range(len(n.wires))
+        }
+
+    @functools.cached_property
+    def counts(self) -> dict[int, int | np.ndarray | jax.Array]:
         """How many edges leave each scalar of each node; an array need not have all axes in full."""
         totals: dict[int, Any] = {n.index: 0 for n in self.graph.nodes if not n.is_target}
         for place, wiring in self.wirings.items():
@@ -202,7 +220,7 @@ class Problem:
     def mean(self, v: int, total: jax.Array) -> jax.Array:
         """A sum over the edges that leave a node, as a mean; zero where nobody reads."""
         count = self.counts[v]
-        return self.graph.placed(v, total / (count if isinstance(count, int) else jnp.maximum(count, 1)))
+        return self.placed(v, total / (count if isinstance(count, int) else jnp.maximum(count, 1)))
 
     def weight(self, v: int) -> Any:
         """The weight of a node's output in its projection."""
@@ -225,7 +243,7 @@ class Problem:
         size = sum(math.prod(expr.shape) for expr in self.graph.outputs)
         found: dict[int, Any] = {}
         for expr in self.graph.outputs:
-            wire = Wire.of(expr)
+            wire = Wire(expr)
             if wire.constant or not expr.after:
                 continue
             share = np.full(expr.shape, 1 / size, self.dtype)
@@ -280,6 +298,15 @@ class Problem:
             return None
         return self._scaled(v, i, wiring.push(*(value[s] for s in wiring.wire.sources)))
 
+    def shifts(self, v: int, value: Mapping[int, jax.Array]) -> tuple[jax.Array | None, ...]:
+        """The displacements that the inputs of a node see; None for constants."""
+        return tuple(self.push(v, i, value) for i in range(len(self.graph.nodes[v].wires)))
+
+    def send(self, v: int, totals: Iterable[jax.Array | None], to: dict[int, jax.Array]) -> None:
+        """Add what the inputs of a node ask of their sources, see `pull`, to what is asked of these."""
+        for i, total in enumerate(totals):
+            add(to, self.pull(v, i, total))
+
     def pull(
         self, v: int, i: int, total: jax.Array | None, power: int = 1
     ) -> Iterator[tuple[int, jax.Array]]:
@@ -302,7 +329,7 @@ class Problem:
         """What is asked of nodes, given what is asked of the outputs that read them."""
         wanted: dict[int, jax.Array] = {}
         for expr, goal in zip(self.graph.outputs, goals, strict=True):
-            wire = Wire.of(expr)
+            wire = Wire(expr)
             if not wire.constant:
                 add(wanted, zip(wire.sources, self._wiring(wire).pull(goal), strict=True))
         return wanted

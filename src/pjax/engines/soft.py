@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.devices import end_kernel
-from pjax.engines.point import Problem, add
+from pjax.engines.point import Problem
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
 from pjax.rules.arithmetic import TINY
@@ -68,7 +68,7 @@ def _asked(problem: Problem, reach: float) -> tuple[dict[int, jax.Array], jax.Ar
         # Written out, or a compiler finds it again, with all its sums, for everything that reads it.
         fall = end_kernel(per_loss(factor, predictions) * fall)
         sizes.append((jnp.sqrt(jnp.mean(predictions**2)), jnp.sqrt(jnp.mean(fall**2))))
-        add(wanted, problem.pull(node.index, 0, fall))
+        problem.send(node.index, [fall], to=wanted)
     # Small numbers stand for nothing at all, which asks for nothing.
     step = functools.reduce(
         jnp.minimum, (reach * (s + SHORT) / (f + TINY) for s, f in sizes), jnp.float32(1e6)
@@ -86,8 +86,7 @@ def _sweep(problem: Problem, softness: float, wanted: dict[int, jax.Array]) -> d
     for node in reversed(problem.graph.nodes):
         if node.is_parameter or node.index not in wanted:
             continue
-        for i, total in enumerate(_ask(problem, node, wanted.pop(node.index), softness)):
-            add(wanted, problem.pull(node.index, i, total))
+        problem.send(node.index, _ask(problem, node, wanted.pop(node.index), softness), to=wanted)
     still = {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.parameters}
     return {v: wanted.get(v, zero) for v, zero in still.items()}
 

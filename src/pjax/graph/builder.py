@@ -29,7 +29,7 @@ from pjax.errors import GraphError, InputError, UnsupportedEquationError
 from pjax.graph import equations, jaxprs, lines
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
-from pjax.graph.passes import fused, needed
+from pjax.graph.passes import simplified
 from pjax.graph.wires import Call, Expr, Form, Wire
 from pjax.losses import Minimise
 from pjax.rules.base import Rule
@@ -127,7 +127,7 @@ def _build(jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, keep_loops: boo
             " a loss of them, such as pjax.cross_entropy(logits, labels), any scalar, or a value in a set,"
             " pjax.constrain(output, set)"
         )
-    return fused(needed(builder.nodes, leaves, found))
+    return simplified(builder.nodes, leaves, found)
 
 
 class Builder:
@@ -157,7 +157,7 @@ class Builder:
         line: str = "",
     ) -> Node:
         """A further node."""
-        wires = tuple(map(Wire.of, inputs))
+        wires = tuple(map(Wire, inputs))
         node = Node(len(self.nodes), name, rule, wires, tuple(shape), dtype, line)
         self.nodes.append(node)
         return node
@@ -184,11 +184,8 @@ class Builder:
             return layout.literal(var.val) if isinstance(var, jex.Literal) else env[var]
 
         for eqn, results in jaxprs.live(jaxpr, wanted):
-            operands = zip(eqn.invars, jaxprs.reads(eqn, results), strict=True)
-            args = [
-                read(v) if need or isinstance(v, jex.Literal) else env.get(v, _nothing(v))
-                for v, need in operands
-            ]
+            # What is not there is an operand of which nothing that is wanted depends.
+            args = [read(v) if isinstance(v, jex.Literal) or v in env else _nothing(v) for v in eqn.invars]
             outs = self.equation(eqn, args, results)
             env.update((v, out) for v, out in zip(eqn.outvars, outs, strict=True) if out is not None)
         return [read(v) if want else None for v, want in zip(jaxpr.outvars, wanted, strict=True)]
@@ -243,7 +240,7 @@ class Builder:
         def bind(*values: Any) -> Sequence[Any]:
             rest = iter(values[len(args) :])
             captured = {id(x): list(itertools.islice(rest, n)) for x, n in zip(inner, sizes, strict=True)}
-            return jaxprs.bind(eqn, values[: len(args)], captured)
+            return jaxprs.bind(eqn, *values[: len(args)], captured=captured)
 
         return self.call(eqn, [*args, *more], fn=bind)
 
@@ -260,7 +257,7 @@ class Builder:
         """
         places = frozenset(range(len(args))) if data is None else data
         key = (eqn.primitive.name, jaxprs.params_key(eqn))
-        fn = functools.partial(_bind, eqn) if fn is None else fn
+        fn = functools.partial(jaxprs.bind, eqn) if fn is None else fn
         call = Call(eqn.primitive.name, fn, tuple(args), places, key)
         depends, after, line = any(a.depends for a in args), any(a.after for a in args), lines.user_line(eqn)
         return [
@@ -467,7 +464,7 @@ class Builder:
         outputs = [out for out in outs if out is not None]
         made = [((length, *a.shape), a.dtype) for a in states]
         rule = Scan(
-            fused(needed(builder.nodes, leaves, outputs)),
+            simplified(builder.nodes, leaves, outputs),
             len(extra) + sum(i < consts for i in kept),
             len(states),
             length,
@@ -541,10 +538,6 @@ class Builder:
 _MOST_STEPS = 4096
 
 _INNER = {"scan": Builder._scan, "cond": Builder._cond, "while": Builder._while}
-
-
-def _bind(eqn: jex.JaxprEqn, *args: Any) -> Sequence[Any]:
-    return jaxprs.bind(eqn, args, {})
 
 
 def _aval(var: Any) -> Any:

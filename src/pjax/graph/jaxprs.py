@@ -214,7 +214,7 @@ def evaluate(
         return v.val if isinstance(v, jex.Literal) else env[v]
 
     for eqn in jaxpr.eqns:
-        found = bind(eqn, [read(v) for v in eqn.invars], captured)
+        found = bind(eqn, *(read(v) for v in eqn.invars), captured=captured)
         env.update(zip(eqn.outvars, found, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
@@ -226,8 +226,9 @@ def function(inner: Any, captured: Captured) -> Callable[..., list[Any]]:
     return lambda *args: evaluate(opened(inner), constants, args, captured)
 
 
-def bind(eqn: jex.JaxprEqn, args: Sequence[Any], captured: Captured) -> Sequence[Any]:
+def bind(eqn: jex.JaxprEqn, *args: Any, captured: Captured | None = None) -> Sequence[Any]:
     """The results of one equation."""
+    captured = captured or {}
     name, p = eqn.primitive.name, eqn.params
     if name in WRAPPERS:
         return function(wrapped(eqn), captured)(*args)

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
-from pjax.graph.wires import Evaluator, Expr, Wire, node_output
+from pjax.graph.wires import Evaluator, Expr, Wire
 from pjax.rules.base import Rule
 
 
@@ -28,27 +29,26 @@ class Node:
     shape: tuple[int, ...]
     dtype: Any
     line: str = ""
+    is_parameter: bool = dataclasses.field(init=False)
+    is_target: bool = dataclasses.field(init=False)
+    wires: tuple[Wire, ...] = dataclasses.field(init=False)
+    """The inputs that have edges: not the labels of a target, nor what else a rule never moves."""
 
-    @property
-    def is_parameter(self) -> bool:
-        return self.rule is None
-
-    @property
-    def is_target(self) -> bool:
-        return self.rule is not None and self.rule.is_target
+    def __post_init__(self) -> None:
+        rule = self.rule
+        vars(self).update(
+            is_parameter=rule is None,
+            is_target=rule is not None and rule.is_target,
+            wires=self.inputs if rule is None else self.inputs[: rule.moving],
+        )
 
     @property
     def op(self) -> str:
         return "parameter" if self.rule is None else self.rule.label
 
-    @property
+    @functools.cached_property
     def output(self) -> Expr:
-        return node_output(self.index, self.shape, self.dtype, after=self.is_target)
-
-    @property
-    def wires(self) -> tuple[Wire, ...]:
-        """The inputs that have edges: not the labels of a target, nor what else a rule never moves."""
-        return self.inputs if self.rule is None else self.inputs[: self.rule.moving]
+        return Expr(self.shape, self.dtype, depends=True, after=self.is_target, node=self.index)
 
     def where(self) -> str:
         """The node's name and the user's line, for error messages."""
@@ -107,12 +107,13 @@ class Graph:
         evaluate = Evaluator(constants, values)
         for node in self.nodes:
             if node.rule is not None:
-                values[node.index] = node.rule.forward(*(evaluate(w.expr) for w in node.inputs))
+                values[node.index] = node.rule.forward(*evaluate.each(node.inputs))
         return evaluate, values
 
-    def placed(self, v: int, x: jax.Array) -> jax.Array:  # noqa: ARG002 - of stacks, see `stacking`
-        """A value of a node, divided among devices as it should be."""
-        return x
+    @property
+    def shardings(self) -> Mapping[int, NamedSharding]:
+        """How values of some nodes are divided among devices: of stacks, see `stacking`."""
+        return {}
 
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         """What was found for parameters by node, for each leaf; None where nothing moves with it."""

@@ -126,11 +126,11 @@ def _insert(graph: Graph, colour: list[int], split: list[Node]) -> tuple[Graph, 
         inputs = []
         for wire in node.inputs:
             swap = {s: stand_in[s] for s in wire.sources if s in stand_in and colour[s] == colour[node.index]}
-            inputs.append(Wire.of(layout.substitute(wire.expr, swap)) if swap else wire)
+            inputs.append(Wire(layout.substitute(wire.expr, swap)) if swap else wire)
         nodes.append(dataclasses.replace(node, inputs=tuple(inputs)))
         colours.append(colour[node.index])
         if node in split:
-            wires = (Wire.of(node.output),)
+            wires = (Wire(node.output),)
             name = f"{node.name}.identity"
             between = Node(fresh, name, Identity(), wires, node.shape, node.dtype, node.line)
             fresh += 1

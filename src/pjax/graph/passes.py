@@ -1,5 +1,6 @@
 """What is done to the nodes that were read: drop what no output needs, merge sums into relus, number anew."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -8,8 +9,8 @@ from pjax.graph.nodes import Graph, Node
 from pjax.graph.wires import Expr, Wire
 
 
-def needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:
-    """The graph of the nodes that move the outputs.
+def simplified(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:
+    """The graph of the nodes that move the outputs, with sums merged into the relu that alone reads them.
 
     What is only held needs nodes, too; these become part of what is held, and are no constraints.
     """
@@ -27,23 +28,18 @@ def needed(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]
             value = layout.apply(node.op, node.rule.forward, *inputs, key=("forward", node.rule))
             held[node.index] = dataclasses.replace(value, depends=False, after=False, line=node.line)
     kept = [n for n in nodes if n.index in found and (n.index in moving or n.is_parameter)]
-    return renumber(kept, [leaf if leaf in found else None for leaf in leaves], outputs, held)
+    if held:
+        kept = [_substituted(node, held) for node in kept]
+        outputs = [layout.substitute(out, held) for out in outputs]
+    return renumber(_fused(kept, outputs), [leaf if leaf in found else None for leaf in leaves], outputs)
 
 
-def renumber(
-    nodes: Sequence[Node],
-    leaves: Sequence[int | None],
-    outputs: Sequence[Expr],
-    others: Mapping[int, Expr] | None = None,
-) -> Graph:
-    """A graph of the given nodes, numbered in their order; ``others`` stand for nodes that are left out."""
-    if others:
-        nodes = [_substituted(node, others) for node in nodes]
-        outputs = [layout.substitute(out, others) for out in outputs]
+def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr]) -> Graph:
+    """A graph of the given nodes, numbered in their order."""
     new: dict[int, Expr] = {}
     done: list[Node] = []
     for i, node in enumerate(nodes):
-        wires = tuple(Wire.of(layout.substitute(w.expr, new)) for w in node.inputs)
+        wires = tuple(Wire(layout.substitute(w.expr, new)) for w in node.inputs)
         done.append(dataclasses.replace(node, index=i, inputs=wires))
         new[node.index] = done[-1].output
     index = {old.index: i for i, old in enumerate(nodes)}
@@ -55,17 +51,14 @@ def renumber(
 
 
 def _substituted(node: Node, others: Mapping[int, Expr]) -> Node:
-    inputs = tuple(Wire.of(layout.substitute(wire.expr, others)) for wire in node.inputs)
+    inputs = tuple(Wire(layout.substitute(wire.expr, others)) for wire in node.inputs)
     return dataclasses.replace(node, inputs=inputs)
 
 
-def fused(graph: Graph) -> Graph:
-    """The graph with sums merged into the relu that alone reads them: fewer hops for information."""
-    nodes = graph.nodes
-    count = [0] * len(nodes)
-    for needs in (*map(layout.needs_of, graph.outputs), *(w.needs for n in nodes for w in n.inputs)):
-        for source in needs:
-            count[source] += 1
+def _fused(nodes: Sequence[Node], outputs: Sequence[Expr]) -> list[Node]:
+    """The nodes with sums merged into the relu that alone reads them: fewer hops for information."""
+    count = collections.Counter(s for out in outputs for s in layout.needs_of(out))
+    count.update(s for node in nodes for wire in node.inputs for s in wire.needs)
     kept: dict[int, Node] = {}
     for node in nodes:
         rule = node.rule
@@ -88,7 +81,7 @@ def fused(graph: Graph) -> Graph:
                     inputs.append(wire)
             node = dataclasses.replace(node, rule=rule.of_terms(tuple(signs)), inputs=tuple(inputs))
         kept[node.index] = node
-    return renumber(list(kept.values()), graph.leaves, graph.outputs)
+    return list(kept.values())
 
 
 def _direct(wire: Wire) -> int:

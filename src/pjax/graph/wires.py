@@ -11,7 +11,7 @@ A `Wire` is an expression that one input of a node reads, seen as a function of 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -286,6 +286,10 @@ class Evaluator:
             self._memo[id(expr)] = self._evaluate(expr)
         return self._memo[id(root)]
 
+    def each(self, wires: Iterable["Wire"]) -> tuple[Any, ...]:
+        """What wires carry."""
+        return tuple(self(wire.expr) for wire in wires)
+
     def _evaluate(self, expr: Expr) -> Any:
         if self._known is not self and not expr.depends:
             return self._known(expr)
@@ -322,29 +326,21 @@ class Wire:
     """One input of a node: a layout of the nodes and constants that it reads."""
 
     expr: Expr
-    sources: tuple[int, ...]
+    sources: tuple[int, ...] = dataclasses.field(init=False)
     """The nodes with which it moves."""
+    constant: bool = dataclasses.field(init=False)
+    """Whether it moves with none."""
+    shape: tuple[int, ...] = dataclasses.field(init=False)
+    dtype: Any = dataclasses.field(init=False)
 
-    @classmethod
-    def of(cls, expr: Expr) -> "Wire":
-        return cls(expr, nodes_of(expr))
+    def __post_init__(self) -> None:
+        sources = nodes_of(self.expr)
+        vars(self).update(sources=sources, constant=not sources, shape=self.expr.shape, dtype=self.expr.dtype)
 
     @functools.cached_property
     def needs(self) -> frozenset[int]:
         """The nodes that are evaluated before: the sources, and those behind what is held."""
         return frozenset(needs_of(self.expr))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.expr.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.expr.dtype
-
-    @property
-    def constant(self) -> bool:
-        return not self.sources
 
     @property
     def layouts(self) -> tuple[str, ...]:

@@ -82,13 +82,10 @@ class Rule(abc.ABC):
     """Whether several edges enter each slot of an input: a contraction, whose edges need not be stored."""
     windowed: ClassVar[bool] = False
     """Whether its sums are over windows, which cost more than a pass over the output."""
+    moving: int | None = None
+    """How many of the inputs have edges, the first ones; None: all. The others never move."""
     only_adds: ClassVar[bool] = False
     """Whether it is the sum of its `terms`."""
-
-    @property
-    def moving(self) -> int | None:
-        """How many of the inputs have edges, the first ones; None: all. The others never move."""
-        return None
 
     @property
     def label(self) -> str:
@@ -308,9 +305,7 @@ class Target(SlotBySlot):
     """How many trailing axes of the predictions belong to one loss."""
     is_target: ClassVar[bool] = True
 
-    @property
-    def moving(self) -> int:
-        return 1
+    moving = 1
 
     @abc.abstractmethod
     def forward(self, predictions: jax.Array, *labels: Any, **_: Any) -> jax.Array:

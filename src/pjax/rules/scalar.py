@@ -68,9 +68,7 @@ class Scalar(Primitive):
     name: ClassVar[str] = "scalar"
     core: ClassVar[int] = 0
 
-    @property
-    def moving(self) -> int:
-        return 1
+    moving = 1
 
     @property
     def label(self) -> str:

@@ -24,7 +24,8 @@ def signed_sum(name: str, signs: tuple[int, ...], arrays: Arrays) -> jax.Array:
     """The sum of all arrays over their last axes, in float32 or wider."""
     if len(arrays) != len(signs):
         raise InputError(f"{name}: expected {len(signs)} inputs, one for each sign; got {len(arrays)}.")
-    terms = [sign * jnp.sum(wide(x), axis=-1) for sign, x in zip(signs, arrays, strict=True)]
+    dtype = jnp.result_type(jnp.float32, *arrays)
+    terms = [sign * jnp.sum(x, axis=-1, dtype=dtype) for sign, x in zip(signs, arrays, strict=True)]
     return sum(terms[1:], terms[0])
 
 

@@ -38,9 +38,7 @@ class Constrain(Primitive):
 
     name: ClassVar[str] = "constrain"
 
-    @property
-    def moving(self) -> int:
-        return 1
+    moving = 1
 
     def set_of(self, arrays: Sequence[jax.Array]) -> Set:
         """The set, with its arrays in float32 or wider."""

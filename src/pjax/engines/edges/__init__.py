@@ -15,5 +15,5 @@ from pjax.engines.edges.space import EdgeSpace as EdgeSpace
 from pjax.engines.edges.space import State as State
 from pjax.engines.edges.space import combine as combine
 from pjax.engines.edges.space import histories as histories
-from pjax.engines.edges.split import Split as Split
+from pjax.engines.edges.stored import Split as Split
 from pjax.engines.edges.stored import Stored as Stored

@@ -22,8 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pjax.engines.edges.base import combined, contraction, now
-from pjax.engines.edges.combination import Linear
+from pjax.engines.edges.stored import Linear, combined, contraction, now
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
 from pjax.rules.base import Moves, Place

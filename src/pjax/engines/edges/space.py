@@ -11,10 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from pjax.devices import chooses_orders
-from pjax.engines.edges.combination import Linear
 from pjax.engines.edges.factored import Factored
-from pjax.engines.edges.split import Split
-from pjax.engines.edges.stored import Stored
+from pjax.engines.edges.stored import Linear, Split, Stored
 from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.point import Problem, add
 from pjax.graph import fan_out
@@ -88,7 +86,7 @@ class EdgeSpace:
 
     def __init__(self, problem: Problem, history: dict[int, int | None] | None = None) -> None:
         """``history`` is what `histories` returns; without it every edge is stored."""
-        self.problem = problem
+        self.problem = problem.prepared()
         # With one input fixed a history of one term is exact.
         self._history = {
             v: length if problem.fixed(problem.graph.nodes[v]) is None else 1
@@ -201,7 +199,7 @@ class EdgeSpace:
             node = graph.nodes[v]
             sources = {s for wire in node.wires for s in wire.sources}
             still = {s: jnp.zeros_like(problem.points[s]) for s in sources}
-            shifts = [problem.push(v, i, still | moves) for i in range(len(node.wires))]
+            shifts = problem.shifts(v, still | moves)
             edges: Any = state[v]
             result[v] = edges.combine([(1, edges), (1, self._spread(node, shifts))])
         return self.settle(result)[0]
@@ -232,7 +230,7 @@ class EdgeSpace:
         for v in self._sets[k]:
             node, edges = graph.nodes[v], after.get(v)
             if isinstance(edges, Stored):
-                shifts = [problem.push(v, i, more) for i in range(len(node.wires))]
+                shifts = problem.shifts(v, more)
                 result[v] = Stored.combine([(1, edges), (1, Stored.spread(problem, node, shifts))])
         return result
 
@@ -244,8 +242,7 @@ class EdgeSpace:
         constants = (self._place[node.index] + 1) % len(self._sets) == k
         problem = self.problem
         if ours == sources and constants:
-            shifts = [problem.push(node.index, i, values) for i in range(len(node.wires))]
-            return self._spread(node, shifts)
+            return self._spread(node, problem.shifts(node.index, values))
         if not ours and not constants:
             return edges
         assert isinstance(edges, Stored)

@@ -1,15 +1,80 @@
-"""Edges, every one of which is a number: the definition."""
+"""Edges as numbers: every one of them, which is the definition, or what they have more than their sources.
+
+The steps of reflecting methods, such as z + P₂(2 P₁(z) − z) − P₁(z), name the same arrays several times.
+Written as combinations that add up the factors of one array (`Linear`), what cancels on paper cancels in the
+program: no rounding, no pass over memory.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 
-from pjax.engines.edges.combination import Linear
+from pjax.devices import end_kernel, has_kernels, on_one_device
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules.base import Moves, total_squares
+from pjax.rules.base import Moves, Place, total_squares
+from pjax.rules.contraction import Contraction
+from pjax.rules.dot import Pair, sum_and_difference, sums_of_squares, visible
+from pjax.rules.kernels import edges as split_kernel
+from pjax.rules.kernels.edges import Projected
+
+
+@jax.tree_util.register_pytree_node_class
+class Linear:
+    """Σ factor · array. The same array object occurs once."""
+
+    __slots__ = ("_value", "terms")
+
+    def __init__(self, terms: Iterable[tuple[float, jax.Array]]) -> None:
+        merged: dict[int, tuple[float, jax.Array]] = {}
+        for factor, array in terms:
+            before = merged.get(id(array), (0.0, array))[0]
+            merged[id(array)] = (before + factor, array)
+        self.terms = tuple((f, a) for f, a in merged.values() if f != 0)
+        self._value: Any = None
+
+    @classmethod
+    def of(cls, array: jax.Array) -> "Linear":
+        return cls([(1.0, array)])
+
+    @staticmethod
+    def combine(parts: Iterable[tuple[float, "Linear"]]) -> "Linear":
+        return Linear((factor * f, a) for factor, part in parts for f, a in part.terms)
+
+    def __add__(self, array: jax.Array) -> "Linear":
+        return Linear([*self.terms, (1.0, array)])
+
+    @property
+    def value(self) -> jax.Array:
+        """The array, in float32 or wider. A combination of nothing has no shape: it must not be asked for."""
+        if self._value is None:
+            # Factors of one first: x + 2y needs one product less than 2y + x with a zero to start from.
+            total: Any = None
+            for factor, array in sorted(self.terms, key=lambda term: term[0] != 1):
+                part = array.astype(jnp.promote_types(array.dtype, jnp.float32))
+                part = part if abs(factor) == 1 else abs(factor) * part
+                if total is None:
+                    total = part if factor > 0 else -part
+                else:
+                    total = total + part if factor > 0 else total - part
+            self._value = total
+        return self._value
+
+    def settled(self) -> "Linear":
+        """The same combination as one array, with nothing left to cancel."""
+        return Linear.of(self.value)
+
+    def tree_flatten(self) -> tuple[tuple[jax.Array, ...], tuple[float, ...]]:
+        return tuple(a for _, a in self.terms), tuple(f for f, _ in self.terms)
+
+    @classmethod
+    def tree_unflatten(cls, factors: tuple[float, ...], arrays: tuple[jax.Array, ...]) -> "Linear":
+        made = cls(())
+        made.terms = tuple(zip(factors, arrays, strict=True))
+        return made
 
 
 @jax.tree_util.register_dataclass
@@ -50,3 +115,187 @@ class Stored:
 
     def settled(self, history: int) -> tuple["Stored", jax.Array]:  # noqa: ARG002 - one interface
         return Stored(tuple(a.settled() for a in self.arrays)), jnp.zeros((), jnp.float32)
+
+
+# --- Contractions: what all of their edges share, and the rest ---
+
+Base: TypeAlias = tuple[Linear | None, Linear | None]
+"""The displacements of both inputs; None for a constant."""
+
+
+class HasBase(Protocol):
+    """Edges with a part that all of them share."""
+
+    @property
+    def base(self) -> Base: ...
+
+
+def contraction(node: Node) -> Contraction:
+    """The rule of a node whose edges are not simply stored."""
+    return cast(Contraction, node.rule)
+
+
+def now(problem: Problem, node: Node, base: Base) -> tuple[jax.Array, jax.Array]:
+    """The values of a contraction's sources, given their displacements."""
+    at = problem.inputs[node.index]
+    x, y = (a if b is None else a + b.value for a, b in zip(at, base, strict=True))
+    return x, y
+
+
+def combined(terms: Sequence[tuple[float, HasBase]]) -> Base:
+    """A linear combination of displacements; constants have none."""
+
+    def one(i: int) -> Linear | None:
+        parts = [(factor, edges.base[i]) for factor, edges in terms]
+        return None if parts[0][1] is None else Linear.combine((f, b) for f, b in parts if b is not None)
+
+    return one(0), one(1)
+
+
+SHORT = 32
+"""Vectors of at most so many numbers may well be nearly equal or opposite. There lengths and products cancel,
+so sums and differences are written out, which takes longer."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The edges of a contraction as the values of its sources plus the rest, written out."""
+
+    base: Base
+    rest: tuple[Linear, Linear]
+    """What the edges of each input have more, of shape ``(*out, K)``; nothing stands for zero. The largest of
+    all arrays: they are read in the type in which they are kept."""
+    totals: tuple[Linear, Linear]
+    """For each slot of each input, the sum of the rest over its edges."""
+
+    @classmethod
+    def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Split":  # noqa: ARG003
+        """All edges at their sources' values."""
+        x, y = (None if s is None else Linear.of(s) for s in shifts)
+        return cls((x, y), (Linear(()), Linear(())), (Linear(()), Linear(())))
+
+    def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
+        """For each slot of input i, the sum over its edges."""
+        base = self.base[i]
+        assert base is not None
+        total = base.value * problem.edge_counts[node.index, i]
+        return total + self.totals[i].value if self.totals[i].terms else total
+
+    def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Split", Moves]:
+        """The edges after their contraction projected."""
+        assert goal is not None
+        rule, at, inputs = contraction(node), problem.place(node.index), now(problem, node, self.base)
+        drift = rule.change(at, self._shifts)
+        rests = self.rest[0].terms, self.rest[1].terms
+
+        def plain(drift: jax.Array, goal: jax.Array) -> Projected:
+            return self._in_passes(rule, at, inputs, drift, goal)
+
+        def kernel(drift: jax.Array, goal: jax.Array) -> Projected:
+            return split_kernel.project(rule, inputs, rests, goal - drift, at.weight, at.read)
+
+        fits = has_kernels() and split_kernel.fits(rule, rests, drift, goal)
+        found = on_one_device(drift, goal, cuda=kernel if fits else None, default=plain)
+        rest, totals = (
+            (x + a, y + b) for (x, y), (a, b) in ((self.rest, found.moves), (self.totals, found.totals))
+        )
+        moves = Moves((None, None), -found.lam / at.weight, found.squared.sum())
+        return Split(self.base, rest, totals), moves
+
+    @property
+    def _shifts(self) -> tuple[jax.Array | None, jax.Array | None]:
+        x, y = (None if b is None else b.value for b in self.base)
+        return x, y
+
+    def _in_passes(
+        self, rule: Contraction, at: Place, inputs: Pair, drift: jax.Array, goal: jax.Array
+    ) -> Projected:
+        """The projection as sums over the edges, and what follows from them."""
+        flat = rule.expand(0, inputs[0]), rule.expand(1, inputs[1])
+        rest = [r.value if r.terms else jnp.zeros((), at.point.dtype) for r in self.rest]
+        whole = flat[0] + rest[0], flat[1] + rest[1]
+        if rule.length <= SHORT:
+            total, difference = whole[0] + whole[1], whole[0] - whole[1]
+            plus, minus = sums_of_squares(total, difference, lambda x: end_kernel(x.sum(-1)))
+            crossed = end_kernel((whole[1] * rest[0] + flat[0] * rest[1]).sum(-1))
+            m = rule.solve(at, plus, minus, goal - drift - crossed)
+            grown, shrunk = (end_kernel(g / 2)[..., None] for g in m.growth)
+            both = grown * total, shrunk * difference
+            spheres = [end_kernel(m.on_sphere(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
+            found = both[0] + both[1] + spheres[0], both[0] - both[1] + spheres[1]
+        else:
+            dx, dy = self._shifts
+            norm = rule.norm(at, 0, dx) + rule.norm(at, 1, dy)
+            mine, crossed = self._products(rule, *inputs)
+            plus, minus = sum_and_difference(norm + mine, at.point + drift + crossed, norm + abs(mine))
+            m = rule.solve(at, plus, minus, goal - drift - crossed)
+            # Written out: a few numbers for each dot product, not to be found again for each of its edges.
+            other = end_kernel(m.other)[..., None]
+            along = [end_kernel(m.along(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
+            found = along[0] + other * whole[1], along[1] + other * whole[0]
+
+        def kept(i: int) -> jax.Array:
+            return found[i].astype(self.rest[i].terms[0][1].dtype) if self.rest[i].terms else found[i]
+
+        # Summed as they are written, not found once more.
+        first, second = jax.lax.optimization_barrier((kept(0), kept(1)))
+        moves = first.astype(at.point.dtype), second.astype(at.point.dtype)
+        totals = rule.gather(0, moves[0]), rule.gather(1, moves[1])
+        return Projected(moves, totals, m.lam, m.squared(plus, minus))
+
+    def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
+        """What the rest adds to |x|² + |y|², and to ⟨x, y⟩. Term by term, so that no sum is written out."""
+        first, second = self.rest
+        if not first.terms:
+            return 0, 0
+
+        def aligned(i: int, at: jax.Array, rest: Linear) -> Any:
+            return sum(factor * rule.align(i, at, r.astype(at.dtype)) for factor, r in rest.terms)
+
+        def product(a: Linear, b: Linear) -> jax.Array:
+            return (a.value * b.value).sum(-1)
+
+        mine = (
+            2 * (aligned(0, x, first) + aligned(1, y, second))
+            + product(first, first)
+            + product(second, second)
+        )
+        crossed = aligned(1, y, first) + aligned(0, x, second) + product(first, second)
+        return end_kernel(mine), end_kernel(crossed)
+
+    def squared(self, problem: Problem, node: Node) -> jax.Array:
+        """The sum of the squares of all edges."""
+        rule = contraction(node)
+        x, y = (
+            rule.expand(i, problem.zeros(node.index, i) if b is None or not b.terms else b.value)
+            for i, b in enumerate(self.base)
+        )
+        return total_squares(
+            w + (rest.value if rest.terms else 0) for w, rest in zip((x, y), self.rest, strict=True)
+        )
+
+    @staticmethod
+    def combine(terms: Sequence[tuple[float, "Split"]]) -> "Split":
+        def one(i: int, of: Callable[["Split"], tuple[Linear, Linear]]) -> Linear:
+            return Linear.combine((c, of(edges)[i]) for c, edges in terms)
+
+        rest, totals = (
+            (one(0, of), one(1, of)) for of in (lambda edges: edges.rest, lambda edges: edges.totals)
+        )
+        return Split(combined(terms), rest, totals)
+
+    def written(self, problem: Problem, node: Node) -> "Split":
+        """The same edges with a rest that may be zero, but is there."""
+        zero = jnp.zeros((*node.shape, contraction(node).length), problem.dtype)
+        x, y = (rest if rest.terms else Linear.of(zero) for rest in self.rest)
+        a, b = (
+            total if total.terms else Linear.of(problem.zeros(node.index, i))
+            for i, total in enumerate(self.totals)
+        )
+        return Split(self.base, (x, y), (a, b))
+
+    def settled(self, history: int) -> tuple["Split", jax.Array]:  # noqa: ARG002 - one interface
+        x, y = (None if b is None else b.settled() for b in self.base)
+        (a, b), (c, d) = ((x.settled(), y.settled()) for x, y in (self.rest, self.totals))
+        return Split((x, y), (a, b), (c, d)), jnp.zeros((), jnp.float32)

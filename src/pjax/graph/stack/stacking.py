@@ -48,12 +48,15 @@ class StackedGraph(Graph):
     def evaluator(self, constants: Sequence[Any], leaves: Sequence[Any]) -> tuple[Evaluator, dict[int, Any]]:
         return rolling.evaluate(self, constants, leaves)
 
-    def placed(self, v: int, x: jax.Array) -> jax.Array:
-        if self.sharding is None or len(self.members[v]) < self.sharding.num_devices:
-            return x
-        spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * x.ndim
-        spec[self.axes[v]] = self.sharding.spec[0]
-        return lax.with_sharding_constraint(x, NamedSharding(self.sharding.mesh, PartitionSpec(*spec)))
+    @property
+    def shardings(self) -> Mapping[int, NamedSharding]:
+        found: dict[int, NamedSharding] = {}
+        for v, members in enumerate(self.members):
+            if self.sharding is not None and len(members) >= self.sharding.num_devices:
+                spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * len(self.nodes[v].shape)
+                spec[self.axes[v]] = self.sharding.spec[0]
+                found[v] = NamedSharding(self.sharding.mesh, PartitionSpec(*spec))
+        return found
 
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         at = places(self.members)
@@ -221,11 +224,11 @@ class _Stacker:
         unit, (rule, many, shape, _) = self._units[u], self._forms[u]
         first = unit[0]
         if len(unit) == 1:
-            inputs = tuple(Wire.of(self._translate(wire.expr)) for wire in first.inputs)
+            inputs = tuple(Wire(self._translate(wire.expr)) for wire in first.inputs)
             return dataclasses.replace(first, index=u, inputs=inputs)
         exprs = [[node.inputs[i].expr for node in unit] for i in range(len(first.inputs))]
         inputs = tuple(
-            Wire.of(self._stack(members) if stack else self._translate(members[0]))
+            Wire(self._stack(members) if stack else self._translate(members[0]))
             for members, stack in zip(exprs, many, strict=True)
         )
         name = f"{first.name}…{unit[-1].name}"

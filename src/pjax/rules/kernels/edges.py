@@ -7,14 +7,14 @@ made of, come along.
 """
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from pjax.devices import power_of_two
-from pjax.engines.edges.combination import Linear
 from pjax.rules.contraction import Contraction
 from pjax.rules.dot import multiplier, sums_of_squares, visible
 from pjax.rules.dot_general import DotGeneral
@@ -57,12 +57,16 @@ LONGEST = 1024  # dot product
 FEWEST = 2**22  # edges; fewer are not most of a step
 
 
-def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) -> bool:
+Terms: TypeAlias = Sequence[tuple[float, jax.Array]]
+"""The sum of arrays with factors."""
+
+
+def fits(rule: Contraction, rest: tuple[Terms, Terms], *outputs: jax.Array) -> bool:
     """Whether the kernel is made for these edges, and what is given for each dot product."""
-    arrays = [array for part in rest for _, array in part.terms]
+    arrays = [array for part in rest for _, array in part]
     return (
         isinstance(rule, DotGeneral)
-        and all(len(part.terms) == 1 for part in rest)
+        and all(len(part) == 1 for part in rest)
         and all(a.dtype in (jnp.float32, jnp.bfloat16) for a in arrays)
         and all(a.dtype == jnp.float32 for a in outputs)
         and 0 < rule.length <= LONGEST
@@ -74,7 +78,7 @@ def fits(rule: Contraction, rest: tuple[Linear, Linear], *outputs: jax.Array) ->
 def project(
     rule: Contraction,
     inputs: tuple[jax.Array, jax.Array],
-    rest: tuple[Linear, Linear],
+    rest: tuple[Terms, Terms],
     residual: jax.Array,
     weight: float | jax.Array = 1.0,
     read: jax.Array | None = None,
@@ -104,7 +108,7 @@ def project(
     wide = power_of_two(length)
     lanes = min(wide, 128)  # so many slots side by side; the others of a dot product are in the same threads
     grid = (math.ceil(n / size.columns), size.programs, batch)
-    factors, edges = zip(*(part.terms[0] for part in rest), strict=True)
+    factors, edges = zip(*(part[0] for part in rest), strict=True)
     edges = tuple(e.reshape(batch, m, n, length) for e in edges)
     each = (batch, m, n)
     given: dict[str, jax.Array] = {"residual": residual.reshape(each)}
