@@ -8,8 +8,8 @@ from typing import Any, Self, TextIO
 
 import jax
 
-from pjax.errors import InputError
 from pjax.optim.callback import call_when
+from pjax.tools.given import check_number
 
 _REDRAWN = 0.1  # seconds between two drawings of the line
 _PRINTED = 5.0  # between two lines, where a line cannot be drawn again
@@ -22,9 +22,8 @@ class Progress:
     def __init__(
         self, total: int | None, *, name: str, every: int, show: bool, stream: TextIO | None
     ) -> None:
-        for what, number in (("total", total), ("every", every)):
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-                raise InputError(f"{what} must be a whole number of at least 1, got {number!r}")
+        check_number("total", 1 if total is None else total)
+        check_number("every", every)
         self._total, self._name, self._show = total, name, show
         self._stream = stream
         self.every = every

@@ -5,21 +5,20 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pjax.checks import check_finite
-from pjax.engines import soft as backward
 from pjax.engines.point import Problem
-from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
-from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
-from pjax.optim.douglas_rachford import _Reflecting
+from pjax.optim import AlternatingProjections, Solver
 from pjax.optim.solver import Program, compiled
+from pjax.tools.drawing import names
+from pjax.tools.given import check_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,20 +60,18 @@ class Profile:
         return 1000 * least / self.milliseconds
 
     def __str__(self) -> str:
-        lines = [f"{'node':<28} {'op':<14} {'shape':<18} {'ms':>9} {'share':>7} {'Mops':>10} {'MB':>9}  line"]
+        rows: list[tuple[str, ...]] = [("node", "operation", "shape", "ms", "share", "Mops", "MB", "line")]
         for n in self.nodes:
-            name, shape = _short(n.name, 28), "x".join(map(str, n.shape))
-            lines.append(
-                f"{name:<28} {n.op:<14} {shape:<18} {n.milliseconds:>9.4f} {n.share:>7.1%}"
-                f" {n.operations / 1e6:>10.3f} {n.bytes / 1e6:>9.3f}  {n.line}"
-            )
-        lines.append(
+            millions = (f"{x / 1e6:.3f}" for x in (n.operations, n.bytes))
+            figures = (f"{n.milliseconds:.4f}", f"{n.share:.1%}", *millions)
+            rows.append((names.short(n.name, 32), n.op, names.shape_name(n.shape), *figures, n.line))
+        return (
+            f"{names.table(rows, '<<<>>>><')}\n"
             f"{self.method} on {self.device}: {self.milliseconds:.4f} ms a step,"
             f" {self.operations / 1e6:.1f} Mops, {self.bytes / 1e6:.1f} MB;"
             f" {self.roofline:.0%} of the roofline"
             f" ({self.peak_operations / 1e9:.0f} Gops/s, {self.peak_bytes / 1e9:.0f} GB/s)"
         )
-        return "\n".join(lines)
 
 
 def profile(
@@ -98,8 +95,7 @@ def profile(
     ['dot', 'squared_error']
     """
     solver = AlternatingProjections() if solver is None else solver
-    if not isinstance(repeats, int) or repeats < 1:
-        raise InputError(f"repeats must be a whole number of at least 1, got {repeats!r}")
+    check_number("repeats", repeats)
     traced, leaves = tracing.read(fn, params), jax.tree.leaves(params)
     check_finite(traced, leaves)
     program = compiled(solver, traced)
@@ -137,7 +133,7 @@ def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any
     @jax.jit
     def start(leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         problem = program.problem(leaves, constants)
-        return before(problem, node, stored(solver, problem)), problem.inputs[v], problem.points.get(v)
+        return before(problem, node, solver.stored(problem)), problem.inputs[v], problem.points.get(v)
 
     def run(carry: Any, inputs: Any, point: Any, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         problem = copy.copy(program.problem(leaves, constants))
@@ -145,11 +141,6 @@ def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any
         return moves(solver, problem, node, *carry)
 
     return run, (*start(leaves, constants), leaves, constants)
-
-
-def stored(solver: Solver, problem: Problem) -> Mapping[int, Any]:
-    """The edges of all operations, of methods that keep them."""
-    return solver.space(problem).start() if isinstance(solver, _Reflecting) else {}
 
 
 def before(problem: Problem, node: Node, edges: Mapping[int, Any]) -> tuple[Any, Any, Any]:
@@ -162,21 +153,14 @@ def before(problem: Problem, node: Node, edges: Mapping[int, Any]) -> tuple[Any,
 
 def moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, edges: Any) -> Any:
     """A node's part of a step: what it reads, its projection, and what it writes."""
-    if isinstance(solver, ExtrapolatedProjections):
-        if node.is_target:
-            predictions, *labels = problem.inputs[node.index]
-            rule: Any = node.rule
-            return rule.descent(predictions + problem.push(node.index, 0, values), *labels)
-        found: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
-    elif edges is not None:
-        after, moved = edges.displaced(problem, node, goal)
-        sums = [None if w.constant else after.sums(problem, node, i) for i, w in enumerate(node.wires)]
-        return after, moved.output, [list(problem.pull(node.index, i, s)) for i, s in enumerate(sums)]
+    kept: tuple[Any, ...] = ()
+    if edges is None:
+        found = solver.part(problem, node, values, goal)
     else:
-        shifts = tuple(problem.push(node.index, i, values) for i in range(len(node.wires)))
-        moved = problem.project(node.index, shifts, goal)
-        found = moved.inputs
-    return [list(problem.pull(node.index, i, total)) for i, total in enumerate(found)]
+        after, moved = edges.displaced(problem, node, goal)
+        found = [None if w.constant else after.sums(problem, node, i) for i, w in enumerate(node.wires)]
+        kept = (after, moved.output)
+    return *kept, [list(problem.pull(node.index, i, total)) for i, total in enumerate(found)]
 
 
 def _whole(
@@ -186,21 +170,18 @@ def _whole(
     solver = program.solver
 
     def prepared(leaves: list[Any], constants: tuple[Any, ...]) -> Callable[[Any], Any]:
-        problem = program.problem(leaves, constants)
-        if isinstance(solver, ExtrapolatedProjections):
-            return lambda leaves: solver.moves(program.problem(leaves, constants))
-        return solver.iteration(problem).step
+        if solver.keeps_state:
+            return solver.iteration(program.problem(leaves, constants)).step
+        return lambda leaves: solver.moves(program.problem(leaves, constants))
 
     def begin(leaves: list[Any], constants: tuple[Any, ...]) -> Any:
-        if isinstance(solver, ExtrapolatedProjections):
-            return leaves
-        return solver.iteration(program.problem(leaves, constants)).start()
+        return solver.iteration(program.problem(leaves, constants)).start() if solver.keeps_state else leaves
 
     start = jax.jit(begin)(leaves, constants)
     ms = _milliseconds(prepared, start, (leaves, constants), repeats)
     step = jax.jit(lambda s, ls, cs: prepared(ls, cs)(s)).lower(start, leaves, constants).compile()
     operations, moved = _cost(step)
-    if not isinstance(solver, ExtrapolatedProjections):  # which evaluates the function in every step
+    if solver.keeps_state:  # so the function is evaluated before the steps
         forward = jax.jit(lambda ls, cs: program.problem(ls, cs).loss).lower(leaves, constants).compile()
         before = _cost(forward)
         operations, moved = max(operations - before[0], 1.0), max(moved - before[1], 1.0)
@@ -266,7 +247,3 @@ def _peaks(size: int, repeats: int) -> tuple[float, float]:
     product, _, _ = _measure(lambda x, y: x @ y, (square, square), repeats)
     copying, _, _ = _measure(lambda x, c: x * c, (long, jnp.float32(1.0)), repeats)
     return 2 * n**3 / (product / 1000), 2 * 4 * m / (copying / 1000)
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
