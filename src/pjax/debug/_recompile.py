@@ -82,9 +82,27 @@ class Comparison:
 
 
 class Explained(Generic[P, R]):
-    """A function that says, each time it was compiled again, why. Made by `explain_recompile`."""
+    """A function that says, each time it was compiled again, what changed and what to do.
 
-    def __init__(self, fn: Callable[P, R], report: Callable[[str], Any] | None) -> None:
+    Only compilations that happened are reported. Beside the arguments of a jitted function it looks, for
+    ``optimizer.update``, into the function that is trained: at the arrays that it captured and at its
+    equations.
+
+    Args:
+        fn: a function made by `jax.jit`, the method ``update`` of a solver, or a function that calls such.
+        report: what to do with the text; None only collects, in ``compilations``.
+
+    >>> import jax.numpy as jnp
+    >>> double = Explained(jax.jit(lambda x: 2 * x), report=None)
+    >>> for size in (3, 3, 4):
+    ...     _ = double(jnp.ones(size))
+    >>> [str(d) for d in double.compilations[1].differences]
+    ['x: shape [3] -> [4]']
+    """
+
+    def __init__(self, fn: Callable[P, R], *, report: Callable[[str], Any] | None = print) -> None:
+        if not callable(fn):
+            raise InputError(f"explain_recompile wraps a function, such as optimizer.update; got {fn!r:.200}")
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._report = report
@@ -109,27 +127,8 @@ class Explained(Generic[P, R]):
         return result
 
 
-def explain_recompile(fn: Callable[P, R], *, report: Callable[[str], Any] | None = print) -> Explained[P, R]:
-    """Wrap a function so that it says, each time it was compiled again, what changed and what to do.
-
-    Only compilations that happened are reported. Beside the arguments of a jitted function it looks, for
-    ``optimizer.update``, into the function that is trained: at the arrays that it captured and at its
-    equations.
-
-    Args:
-        fn: a function made by `jax.jit`, the method ``update`` of a solver, or a function that calls such.
-        report: what to do with the text; None only collects, in ``compilations``.
-
-    >>> import jax.numpy as jnp
-    >>> double = explain_recompile(jax.jit(lambda x: 2 * x), report=None)
-    >>> for size in (3, 3, 4):
-    ...     _ = double(jnp.ones(size))
-    >>> [str(d) for d in double.compilations[1].differences]
-    ['x: shape [3] -> [4]']
-    """
-    if not callable(fn):
-        raise InputError(f"explain_recompile wraps a function, such as optimizer.update; got {fn!r:.200}")
-    return Explained(fn, report)
+explain_recompile = Explained
+"""Short for `Explained`: ``update = explain_recompile(optimizer.update)``."""
 
 
 def compare_calls(fn: Callable[..., Any], before: Sequence[Any], after: Sequence[Any]) -> Comparison:
