@@ -28,6 +28,11 @@ Axes = int | Sequence[int] | None
 
 _AXES = "axes between -ndim and ndim - 1, each at most once"
 _BROADCAST = "arrays whose shapes broadcast: equal lengths, or 1, counted from the last axis"
+_DOT = "the last axis of the first array as long as the last but one (or only) axis of the second"
+_WINDOWS = "an input (..., *spatial, channels), and padding 'SAME', 'VALID' or pairs"
+_KERNEL = "an input (..., *spatial, channels), a kernel (*spatial, channels, features) with the same channels"
+_INDEX = "an index that NumPy takes, within the shape, of integers, slices, None, ... and arrays"
+_WIDTHS = "a width of 0 or more: an integer, a pair (before, after), or a pair for each axis; and a number"
 
 # Operations.
 
@@ -197,11 +202,7 @@ def sum_relu(*inputs: Operand, axis: Axes = None) -> jax.Array:
     return jnp.maximum(functools.reduce(jnp.add, sums), 0)
 
 
-@lift(
-    "x",
-    "y",
-    expects="the last axis of the first array as long as the last but one (or only) axis of the second",
-)
+@lift("x", "y", expects=_DOT)
 def dot(x: Operand, y: Operand) -> jax.Array:
     """The dot product over the last axis of `x` and the last but one of `y`, as in NumPy.
 
@@ -211,12 +212,7 @@ def dot(x: Operand, y: Operand) -> jax.Array:
     return jnp.dot(x, y)
 
 
-@lift(
-    "x",
-    "y",
-    expects="the last axis of the first array as long as the last but one (or only) axis of the second, and "
-    "leading axes that broadcast",
-)
+@lift("x", "y", expects=_DOT + ", and leading axes that broadcast")
 def matmul(x: Operand, y: Operand) -> jax.Array:
     """The matrix product over the last two axes; leading axes broadcast, as in NumPy.
 
@@ -244,12 +240,7 @@ def einsum(subscripts: str, *operands: Operand) -> jax.Array:
     return jnp.einsum(subscripts, *operands, optimize="optimal")
 
 
-@lift(
-    "x",
-    "kernel",
-    expects="an input (..., *spatial, channels), a kernel (*spatial, channels, features) with the same "
-    "channels, and padding 'SAME', 'VALID' or pairs",
-)
+@lift("x", "kernel", expects=_KERNEL + ", and padding 'SAME', 'VALID' or pairs")
 def conv(
     x: Operand, kernel: Operand, strides: int | Sequence[int] = 1, padding: Padding = "SAME"
 ) -> jax.Array:
@@ -282,7 +273,7 @@ def conv(
     return out if len(lead) == 1 else jnp.reshape(out, (*lead, *out.shape[1:]))
 
 
-@lift("x", expects="an input (..., *spatial, channels), and padding 'SAME', 'VALID' or pairs")
+@lift("x", expects=_WINDOWS)
 def max_pool(
     x: Operand,
     window: int | Sequence[int],
@@ -337,11 +328,7 @@ def index(x: Operand, idx: Any) -> Any:
 _HOLE = "<input>"  # where an input goes in a static index, in which words have no meaning
 
 
-@lift(
-    "x",
-    "*arrays",
-    expects="an index that NumPy takes, within the shape, of integers, slices, None, ... and arrays",
-)
+@lift("x", "*arrays", expects=_INDEX)
 def _index(x: Operand, arrays: Sequence[Operand], idx: Any) -> jax.Array:
     rest = iter(arrays)
     form = idx if isinstance(idx, tuple) else (idx,)
@@ -478,10 +465,7 @@ def stack(arrays: Sequence[Operand], axis: int = 0) -> jax.Array:
     return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
 
-@lift(
-    "x",
-    expects="a width of 0 or more: an integer, a pair (before, after), or a pair for each axis; and a number",
-)
+@lift("x", expects=_WIDTHS)
 def pad(x: Operand, pad_width: int | Sequence[Any], constant_values: float = 0) -> jax.Array:
     """The array with constant values around it.
 
@@ -502,7 +486,7 @@ def pad(x: Operand, pad_width: int | Sequence[Any], constant_values: float = 0) 
     return lax.pad(x, jnp.asarray(constant_values, x.dtype), [(lo, hi, 0) for lo, hi in pairs])
 
 
-@lift("x", expects="an input (..., *spatial, channels), and padding 'SAME', 'VALID' or pairs")
+@lift("x", expects=_WINDOWS)
 def conv_patch(
     x: Operand, kernel_size: int | Sequence[int], strides: int | Sequence[int] = 1, padding: Padding = "SAME"
 ) -> jax.Array:

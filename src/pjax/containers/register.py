@@ -1,7 +1,7 @@
 """How a primitive or a target from outside becomes one of pjax's own, in one call."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +72,7 @@ def register_primitive(
                 f"{type(rule).__name__}: only a Primitive with core = 0 can stand for the equation"
                 f" {equation!r}; apply it as a function instead"
             )
-        register_equation(equation, rule)
+        register_equation(equation, cast(Primitive, rule))
     register(example)
 
     def function(*inputs: Any) -> Any:

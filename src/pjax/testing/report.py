@@ -49,7 +49,7 @@ class Witness(NamedTuple):
         self, what: str, passed: Any, figures: Any = None, detail: Callable[[int], str] | str = ""
     ) -> None:
         """Raise an AssertionError about the worst point, unless all of them pass."""
-        rows = np.asarray(passed).reshape(len(passed), -1).all(-1)
+        rows: Any = np.asarray(passed).reshape(len(passed), -1).all(-1)
         if rows.all():
             return
         if figures is None:

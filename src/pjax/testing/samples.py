@@ -7,7 +7,8 @@ Shapes = tuple[tuple[int, ...], ...]
 
 def spread(rng: np.random.Generator, limits: tuple[float, float], count: int) -> np.ndarray:
     """Numbers between the limits, evenly on a logarithmic scale."""
-    return 10 ** rng.uniform(*np.log10(limits), count)
+    low, high = np.log10(limits)
+    return 10 ** rng.uniform(low, high, count)
 
 
 def inputs(
