@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ def check_projection(
         if rule.is_target:
             check = _TargetCheck(*same, labels, scale)
         else:
-            check = _PrimitiveCheck(*same, weights, frozenset(constant), frozenset(sided))
+            check = _PrimitiveCheck(*same, tuple(weights), frozenset(constant), frozenset(sided))
         points = check.sample(np.random.default_rng((key, number)), count, scales)
         if number == len(shapes) // 2:  # these do not depend on the length
             check.uniformity(points)
@@ -181,6 +181,9 @@ class _Check(abc.ABC):
     dtype: str
     limit: float
 
+    moves: ClassVar[int]
+    """How many parts of the points a projection returns."""
+
     @abc.abstractmethod
     def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
         """Points to project."""
@@ -188,10 +191,6 @@ class _Check(abc.ABC):
     @abc.abstractmethod
     def describe(self, points: Points, row: int) -> str:
         """One of the points in words."""
-
-    @abc.abstractmethod
-    def moving(self, points: Points) -> Any:
-        """The part of the points that a projection returns."""
 
     @abc.abstractmethod
     def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
@@ -224,10 +223,8 @@ class _Check(abc.ABC):
         rounding = float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
         count, width = len(jax.tree.leaves(points)[0]), sum(map(math.prod, self.core))
         block = max(1, min(count, 3_000_000 // max(width, 1)))  # at most a few million numbers at once
-        figures = [
-            self.wide("examine", jax.tree.map(lambda a, i=i: a[i : i + block], every), *rounding, _key(key))
-            for i in range(0, count, block)
-        ]
+        parts = (jax.tree.map(lambda a, i=i: a[i : i + block], every) for i in range(0, count, block))
+        figures = [self.wide("examine", part, *rounding, jax.random.key(key)) for part in parts]
         excess, offset, drift, found, best = map(np.concatenate, zip(*figures, strict=True))
         demand = self.witness(points).demand
         demand("the result lies on the graph", offset <= ROUNDINGS, offset, "units of rounding off")
@@ -261,19 +258,16 @@ class _Check(abc.ABC):
             sizes = (0.0, 1e-2, 0.1, 1.0) if dtype == "bfloat16" else (0.0, 1e-9, 1.0, 1e9)
             extreme = self.extreme(points, sizes, jnp.dtype(dtype))
             result = dataclasses.replace(self, dtype=dtype).project(extreme)
-            self.witness(extreme).kept(self.moving(extreme), result)
-
-
-def _key(seed: int) -> jax.Array:
-    with jax.enable_x64(True):
-        return jax.random.key(seed)
+            self.witness(extreme).kept(extreme[: self.moves], result)
 
 
 @dataclasses.dataclass(frozen=True)
 class _PrimitiveCheck(_Check):
-    weights: tuple[float, float]
+    weights: tuple[float, ...]
     constant: frozenset[int]
     sided: frozenset[int]
+
+    moves: ClassVar[int] = 2
 
     def value(self, flat: Any) -> Any:
         parts = jnp.split(flat, np.cumsum([math.prod(shape) for shape in self.core])[:-1], axis=-1)
@@ -295,9 +289,6 @@ class _PrimitiveCheck(_Check):
         inputs, target, weight = points
         shown = ", ".join(brief(x[row]) for x in inputs)
         return f"inputs {shown} of shapes {self.core}, target {target[row]!r}, weight {weight[row]!r}"
-
-    def moving(self, points: Points) -> Any:
-        return points[:2]
 
     def more(self, points: Points, result: Any) -> tuple[Any, ...]:
         inputs, output = result
@@ -430,11 +421,10 @@ class _TargetCheck(_Check):
     labels: str
     scale: float | None
 
+    moves: ClassVar[int] = 1
+
     def describe(self, points: Points, row: int) -> str:
         return f"predictions {brief(points[0][row])}, labels {brief(points[1][row])}"
-
-    def moving(self, points: Points) -> Any:
-        return points[0]
 
     def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
         x, y = points

@@ -5,7 +5,7 @@ import numpy as np
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def spread(rng: np.random.Generator, limits: tuple[float, float], count: int) -> np.ndarray:
+def spread(rng: np.random.Generator, limits: tuple[float, ...], count: int) -> np.ndarray:
     """Numbers between the limits, evenly on a logarithmic scale."""
     low, high = np.log10(limits)
     return 10 ** rng.uniform(low, high, count)

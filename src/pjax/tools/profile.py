@@ -103,12 +103,11 @@ def profile(
     found = []
     for node in program.partition.graph.nodes:
         if not node.is_parameter:
-            run, arguments = _alone(program, node, leaves, constants)
-            found.append((node, *_measure(run, arguments, repeats)))
-    total = sum(ms for _, ms, _, _ in found)
+            found.append((node, *_measure(*_alone(program, node, leaves, constants), repeats)))
+    total = sum(ms for _, ms, _ in found)
     nodes = [
-        NodeCost(node.name, node.op, node.shape, node.line, ms, ms / total, operations, moved)
-        for node, ms, operations, moved in found
+        NodeCost(node.name, node.op, node.shape, node.line, ms, ms / total, *_cost(step))
+        for node, ms, step in found
     ]
     ms, operations, moved, size = _whole(program, leaves, constants, repeats)
     device = jax.devices()[0]
@@ -127,7 +126,7 @@ def profile(
 
 
 def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
-    """A node's part of a step, as a function of a carry and other arguments; and these."""
+    """A node's part of a step, as `_measure` takes it: what prepares it, its start, and the rest."""
     solver, v = program.solver, node.index
 
     @jax.jit
@@ -135,12 +134,13 @@ def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any
         problem = program.problem(leaves, constants)
         return before(problem, node, solver.stored(problem)), problem.inputs[v], problem.points.get(v)
 
-    def run(carry: Any, inputs: Any, point: Any, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
+    def prepared(inputs: Any, point: Any, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         problem = copy.copy(program.problem(leaves, constants))
         problem.inputs, problem.points = {v: inputs}, {v: point}
-        return moves(solver, problem, node, *carry)
+        return lambda carry: moves(solver, problem, node, *carry)
 
-    return run, (*start(leaves, constants), leaves, constants)
+    carry, *rest = start(leaves, constants)
+    return prepared, carry, (*rest, leaves, constants)
 
 
 def before(problem: Problem, node: Node, edges: Mapping[int, Any]) -> tuple[Any, Any, Any]:
@@ -174,12 +174,11 @@ def _whole(
             return solver.iteration(program.problem(leaves, constants)).step
         return lambda leaves: solver.moves(program.problem(leaves, constants))
 
+    @jax.jit
     def begin(leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         return solver.iteration(program.problem(leaves, constants)).start() if solver.keeps_state else leaves
 
-    start = jax.jit(begin)(leaves, constants)
-    ms = _milliseconds(prepared, start, (leaves, constants), repeats)
-    step = jax.jit(lambda s, ls, cs: prepared(ls, cs)(s)).lower(start, leaves, constants).compile()
+    ms, step = _measure(prepared, begin(leaves, constants), (leaves, constants), repeats)
     operations, moved = _cost(step)
     if solver.keeps_state:  # so the function is evaluated before the steps
         forward = jax.jit(lambda ls, cs: program.problem(ls, cs).loss).lower(leaves, constants).compile()
@@ -192,23 +191,16 @@ def _whole(
 # --- Measuring ---
 
 
-def _measure(run: Callable[..., Any], arguments: tuple[Any, ...], repeats: int) -> tuple[float, float, float]:
-    """Milliseconds, operations and bytes of a function of a carry and other arguments."""
-    first, *rest = arguments
-    cost = _cost(jax.jit(run).lower(first, *rest).compile())
-    return _milliseconds(lambda *rest: lambda carry: run(carry, *rest), first, tuple(rest), repeats), *cost
-
-
 def _cost(compiled: Any) -> tuple[float, float]:
     """Operations and bytes, by the compiler's account."""
     cost = compiled.cost_analysis() or {}
     return float(cost.get("flops", 0)), float(cost.get("bytes accessed", 0))
 
 
-def _milliseconds(
+def _measure(
     prepared: Callable[..., Callable[[Any], Any]], first: Any, rest: tuple[Any, ...], repeats: int
-) -> float:
-    """The time of one call inside a loop; what is prepared is not counted."""
+) -> tuple[float, Any]:
+    """The milliseconds of one call inside a loop, where what is prepared is not counted; and it, compiled."""
 
     @functools.partial(jax.jit, static_argnums=0)
     def loop(times: int, first: Any, *rest: Any) -> Any:
@@ -235,7 +227,8 @@ def _milliseconds(
     few = 2
     once = seconds(few)
     many = few + int(min(max(0.02 * few / max(once, 1e-6), 4), 1000))
-    return max(1000 * (seconds(many) - once) / (many - few), 1e-6)
+    compiled = jax.jit(lambda first, *rest: prepared(*rest)(first)).lower(first, *rest).compile()
+    return max(1000 * (seconds(many) - once) / (many - few), 1e-6), compiled
 
 
 @functools.cache
@@ -244,6 +237,6 @@ def _peaks(size: int, repeats: int) -> tuple[float, float]:
     n = 1024 if jax.default_backend() == "cpu" else 4096
     m = min(max(size // 8, 2**14), 2**27)  # read and written
     square, long = jnp.ones((n, n), jnp.float32), jnp.ones(m, jnp.float32)
-    product, _, _ = _measure(lambda x, y: x @ y, (square, square), repeats)
-    copying, _, _ = _measure(lambda x, c: x * c, (long, jnp.float32(1.0)), repeats)
+    product, _ = _measure(lambda y: lambda x: x @ y, square, (square,), repeats)
+    copying, _ = _measure(lambda c: lambda x: x * c, long, (jnp.float32(1.0),), repeats)
     return 2 * n**3 / (product / 1000), 2 * 4 * m / (copying / 1000)
