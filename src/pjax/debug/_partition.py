@@ -91,7 +91,7 @@ def explain_partition(fn: Callable[[Any], Any], params: Any, solver: Solver | No
             readers = list(dict.fromkeys(old[r] for r, _ in divided.readers[node.index]))
             cycles = filter(None, (_odd_cycle(graph, behind, r) for r in readers))
             cycle = min(cycles, key=len, default=[])
-            identities.append(InsertedIdentity(node.name, *shown([behind]), shown(readers), shown(cycle)))
+            identities.append(InsertedIdentity(node.name, shown([behind])[0], shown(readers), shown(cycle)))
     sets = tuple(tuple(info(divided, divided.nodes[v]) for v in nodes) for nodes in partition.sets)
     return PartitionReport(solver.name, sets, tuple(identities))
 

@@ -103,7 +103,7 @@ def profile(
     found = []
     for node in program.partition.graph.nodes:
         if not node.is_parameter:
-            found.append((node, *_measure(*_alone(program, node, leaves, constants), repeats)))
+            found.append((node, *_measure(*_alone(program, node, leaves, constants), repeats=repeats)))
     total = sum(ms for _, ms, _ in found)
     nodes = [
         NodeCost(node.name, node.op, node.shape, node.line, ms, ms / total, *_cost(step))
@@ -125,7 +125,9 @@ def profile(
 # --- What is measured: a function of a carry, and its arguments ---
 
 
-def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
+def _alone(
+    program: Program, node: Node, leaves: list[Any], constants: tuple[Any, ...]
+) -> tuple[Callable[..., Callable[[Any], Any]], Any, tuple[Any, ...]]:
     """A node's part of a step, as `_measure` takes it: what prepares it, its start, and the rest."""
     solver, v = program.solver, node.index
 

@@ -236,16 +236,16 @@ class _Maker:
             shown = names.layout_names(way) if role == "edges" else ()
             offset, back = 0, False
             if kind == "node":
-                source, shape, count = f"n{index}", self._graph.nodes[index].shape, counts.get(index)
+                start, shape, count = f"n{index}", self._graph.nodes[index].shape, counts.get(index)
                 (offset,) = offsets[index] if len(offsets[index]) == 1 else (0,)
                 back = self._members[index][0] >= self._members[u][0]
             else:
                 box = self._constant(index)
-                source, shape = box.key, box.shape
+                start, shape = box.key, box.shape
                 count = fan_out.of_constant(reader, i) if role == "edges" else None
             edges = 0 if count is None else fan_out.total(count, shape)
             each = None if count is None else fan_out.least_and_most(count, read=True)
-            self._arrows.append(Arrow(source, f"n{u}", i, shown, role, edges, each, offset, back))
+            self._arrows.append(Arrow(start, f"n{u}", i, shown, role, edges, each, offset, back))
         if not layouts:
             self._literal(u, i, units, carries)
 
