@@ -6,7 +6,3 @@
 
 Pictures need the extra ``draw``: ``pip install "pjax-learn[draw]"``.
 """
-
-from pjax.tools.drawing.diagram import Arrow as Arrow
-from pjax.tools.drawing.diagram import Box as Box
-from pjax.tools.drawing.diagram import Diagram as Diagram
