@@ -78,8 +78,9 @@ def test_operations_are_about_those_of_the_compiled_program():
     traced = _trace.read(loss, w)
     program = compiled(optim.AlternatingProjections(), traced)
     (node,) = [n for n in program.partition.graph.nodes if n.op == "dot"]
-    run, given = _alone(program, node, [w], traced.constants)
-    assert foretold == pytest.approx(jax.jit(run).lower(*given).compile().cost_analysis()["flops"], rel=0.2)
+    prepared, carry, rest = _alone(program, node, [w], traced.constants)
+    step = jax.jit(lambda carry, *rest: prepared(*rest)(carry)).lower(carry, *rest).compile()
+    assert foretold == pytest.approx(step.cost_analysis()["flops"], rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_stacked_nodes_are_counted():
     assert (relus.count, relus.shape) == (3, (4, 3))
 
 
-def test_as_text_markdown_and_html():
+def test_as_text_and_markdown():
     fn, params = make("mlp", jnp.float32)
     found = pjax.summary(fn, params)
     lines = str(found).splitlines()
@@ -127,7 +128,7 @@ def test_as_text_markdown_and_html():
     rows = found.markdown.splitlines()
     assert len(rows) == len(found.nodes) + 3
     assert {row.count("|") for row in rows} == {11}
-    assert found._repr_html_().count("<tr>") == len(found.nodes) + 2
+    assert found._repr_markdown_() == found.markdown
 
 
 def test_a_computation_has_a_summary():

@@ -18,12 +18,23 @@ from pjax.errors import InputError
 Operand: TypeAlias = Any
 """What the functions of pjax take: a `Computation`, an array, a number, or a nested list of numbers."""
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""Those behind operators and methods, by name. `pjax.containers.numpy`, which needs the classes of this
+module, hands them in."""
+
 _serials = itertools.count()
 
 
 def serial() -> int:
     """A number larger than that of every computation made before."""
     return next(_serials)
+
+
+def _operator(name: str, *, reflected: bool = False) -> Callable[..., Any]:
+    def method(self: "Computation", *other: Operand) -> Any:
+        return FUNCTIONS[name](*other, self) if reflected else FUNCTIONS[name](self, *other)
+
+    return method
 
 
 class Computation:
@@ -138,61 +149,37 @@ class Computation:
     @property
     def T(self) -> Any:  # noqa: N802
         """With the axes reversed."""
-        return _functions().transpose(self)
+        return FUNCTIONS["transpose"](self)
 
     def reshape(self, *shape: Any) -> Any:
         """With another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
-        return _functions().reshape(self, shape[0] if len(shape) == 1 else shape)
+        return FUNCTIONS["reshape"](self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *axes: Any) -> Any:
         """With the axes in another order, reversed by default."""
-        return _functions().transpose(self, (axes[0] if len(axes) == 1 else axes) if axes else None)
+        return FUNCTIONS["transpose"](self, (axes[0] if len(axes) == 1 else axes) if axes else None)
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The sum over some axes, by default all."""
-        return _functions().sum(self, axis, keepdims)
+        return FUNCTIONS["sum"](self, axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The mean over some axes, by default all."""
-        return _functions().mean(self, axis, keepdims)
+        return FUNCTIONS["mean"](self, axis, keepdims)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The maximum over some axes, by default all."""
-        return _functions().max(self, axis, keepdims)
+        return FUNCTIONS["max"](self, axis, keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The minimum over some axes, by default all."""
-        return _functions().min(self, axis, keepdims)
+        return FUNCTIONS["min"](self, axis, keepdims)
 
-    def __add__(self, other: Operand) -> Any:
-        return _functions().add(self, other)
-
-    def __radd__(self, other: Operand) -> Any:
-        return _functions().add(other, self)
-
-    def __sub__(self, other: Operand) -> Any:
-        return _functions().subtract(self, other)
-
-    def __rsub__(self, other: Operand) -> Any:
-        return _functions().subtract(other, self)
-
-    def __mul__(self, other: Operand) -> Any:
-        return _functions().multiply(self, other)
-
-    def __rmul__(self, other: Operand) -> Any:
-        return _functions().multiply(other, self)
-
-    def __matmul__(self, other: Operand) -> Any:
-        return _functions().matmul(self, other)
-
-    def __rmatmul__(self, other: Operand) -> Any:
-        return _functions().matmul(other, self)
-
-    def __neg__(self) -> Any:
-        return _functions().negative(self)
-
-    def __getitem__(self, idx: Any) -> Any:
-        return _functions().index(self, idx)
+    __add__, __radd__ = _operator("add"), _operator("add", reflected=True)
+    __sub__, __rsub__ = _operator("subtract"), _operator("subtract", reflected=True)
+    __mul__, __rmul__ = _operator("multiply"), _operator("multiply", reflected=True)
+    __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", reflected=True)
+    __neg__, __getitem__ = _operator("negative"), _operator("index")
 
     def __len__(self) -> int:
         if not self.shape:
@@ -237,8 +224,8 @@ class Array(_Leaf):
 
     __slots__ = ()
 
-    def __init__(self, value: Operand, name: str | None = None, **given: Any) -> None:
-        super().__init__("array", (), _as_array("array", value), name, **given)
+    def __init__(self, value: Operand, name: str | None = None) -> None:
+        super().__init__("array", (), _as_array("array", value), name)
 
 
 class Parameter(_Leaf):
@@ -254,40 +241,20 @@ class Parameter(_Leaf):
 
     __slots__ = ()
 
-    def __init__(self, value: Operand, name: str | None = None, **given: Any) -> None:
+    def __init__(self, value: Operand, name: str | None = None) -> None:
         value = _as_array("parameter", value)
         if not callable(value) and not jnp.issubdtype(value.dtype, jnp.floating):
             raise InputError(
                 f"parameter: values must be floating point, got {value.dtype} of shape {value.shape}. "
                 "Convert them, e.g. jnp.asarray(x, jnp.float32), or use pjax.array for a constant."
             )
-        super().__init__("parameter", (), value, name, **given)
+        super().__init__("parameter", (), value, name)
 
 
-def array(x: Operand, name: str | None = None) -> Array:
-    """A constant.
-
-    Args:
-        x: anything that NumPy can turn into an array; of a `Computation` only the value is kept.
-        name: a name for messages and drawings.
-
-    >>> array([[1, 2]])
-    Array(shape=(1, 2), int32)
-    """
-    return Array(x, name)
-
-
-def parameter(x: Operand, name: str | None = None) -> Parameter:
-    """A variable, to be found by an optimiser.
-
-    Args:
-        x: its initial value, of floating point.
-        name: its key in the dictionary of parameters.
-
-    >>> parameter([1.0, 2.0], name="w")
-    Parameter(w, shape=(2,), float32)
-    """
-    return Parameter(x, name)
+array = Array
+"""Short for `Array`: ``pjax.array([[1, 2]])``."""
+parameter = Parameter
+"""Short for `Parameter`: ``pjax.parameter([1.0, 2.0], name="w")``."""
 
 
 def value_of(x: Any) -> Any:
@@ -430,10 +397,3 @@ def _as_array(caller: str, x: Operand) -> Any:
             f"{caller}: expected an array, a number or a nested list of numbers, "
             f"got {type(x).__name__} {x!r:.200}."
         ) from error
-
-
-def _functions() -> Any:
-    # Imported late: it needs the classes of this module.
-    from pjax.containers import numpy
-
-    return numpy

@@ -18,60 +18,21 @@ from jax import lax
 
 from pjax import losses, sets
 from pjax import rules as primitives
-from pjax.containers.computation import Array, Computation, Operand
+from pjax.containers.computation import FUNCTIONS, Array, Computation, Operand
 from pjax.containers.lift import lift
-from pjax.containers.vmap import vmap
+from pjax.containers.vmap import vmap as vmap
 from pjax.errors import InputError
 from pjax.rules.windows import Padding, explicit_padding, windows
 
 Axes = int | Sequence[int] | None
 
-__all__ = [
-    "add",
-    "apply",
-    "broadcast_to",
-    "concatenate",
-    "constrain",
-    "conv",
-    "conv_patch",
-    "cross_entropy",
-    "dot",
-    "einsum",
-    "expand_dims",
-    "identity",
-    "index",
-    "margin_loss",
-    "matmul",
-    "max",
-    "max_pool",
-    "maximum",
-    "mean",
-    "min",
-    "minimise",
-    "minimum",
-    "moveaxis",
-    "multiply",
-    "negative",
-    "pad",
-    "quantize",
-    "relu",
-    "repeat",
-    "reshape",
-    "square",
-    "squared_error",
-    "squeeze",
-    "stack",
-    "subtract",
-    "sum",
-    "sum_relu",
-    "swapaxes",
-    "transpose",
-    "vmap",
-]
-
-
 _AXES = "axes between -ndim and ndim - 1, each at most once"
 _BROADCAST = "arrays whose shapes broadcast: equal lengths, or 1, counted from the last axis"
+_DOT = "the last axis of the first array as long as the last but one (or only) axis of the second"
+_WINDOWS = "an input (..., *spatial, channels), and padding 'SAME', 'VALID' or pairs"
+_KERNEL = "an input (..., *spatial, channels), a kernel (*spatial, channels, features) with the same channels"
+_INDEX = "an index that NumPy takes, within the shape, of integers, slices, None, ... and arrays"
+_WIDTHS = "a width of 0 or more: an integer, a pair (before, after), or a pair for each axis; and a number"
 
 # Operations.
 
@@ -98,51 +59,31 @@ def apply(rule: primitives.Primitive | primitives.Target, *inputs: Operand) -> A
 
 @lift("x", "y", expects=_BROADCAST)
 def add(x: Operand, y: Operand) -> jax.Array:
-    """The sum of two arrays, elementwise.
-
-    >>> add([1.0, 2.0], 1.0).tolist()
-    [2.0, 3.0]
-    """
+    """The sum of two arrays, elementwise."""
     return jnp.add(x, y)
 
 
 @lift("x", "y", expects=_BROADCAST)
 def subtract(x: Operand, y: Operand) -> jax.Array:
-    """The difference of two arrays, elementwise.
-
-    >>> subtract([1.0, 2.0], 1.0).tolist()
-    [0.0, 1.0]
-    """
+    """The difference of two arrays, elementwise."""
     return jnp.subtract(x, y)
 
 
 @lift("x", expects="an array of numbers")
 def negative(x: Operand) -> jax.Array:
-    """The opposite of an array, elementwise.
-
-    >>> negative([1.0, -2.0]).tolist()
-    [-1.0, 2.0]
-    """
+    """The opposite of an array, elementwise."""
     return jnp.negative(x)
 
 
 @lift("x", "y", expects=_BROADCAST)
 def multiply(x: Operand, y: Operand) -> jax.Array:
-    """The product of two arrays, elementwise.
-
-    >>> multiply([1.0, 2.0], 3.0).tolist()
-    [3.0, 6.0]
-    """
+    """The product of two arrays, elementwise."""
     return jnp.multiply(x, y)
 
 
 @lift("x", expects="an array of numbers")
 def square(x: Operand) -> jax.Array:
-    """The product of an array with itself, elementwise.
-
-    >>> square([1.0, -2.0]).tolist()
-    [1.0, 4.0]
-    """
+    """The product of an array with itself, elementwise."""
     return jnp.multiply(x, x)
 
 
@@ -163,12 +104,7 @@ def sum(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
 
 @lift("x", expects=_AXES)
 def mean(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
-    """The mean over some axes.
-
-    Args:
-        x: an array.
-        axis: one axis or several, negative ones counted from the end; all by default.
-        keepdims: keep the axes, with length 1.
+    """The mean over some axes, which are given as to `sum`.
 
     >>> mean([[1.0, 2.0], [3.0, 4.0]], axis=-1).tolist()
     [1.5, 3.5]
@@ -178,12 +114,7 @@ def mean(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
 
 @lift("x", expects=_AXES + ", none of them empty")
 def max(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
-    """The maximum over some axes.
-
-    Args:
-        x: an array.
-        axis: one axis or several, negative ones counted from the end; all by default.
-        keepdims: keep the axes, with length 1.
+    """The maximum over some axes, which are given as to `sum`.
 
     >>> max([[1.0, 2.0], [3.0, 4.0]], axis=-1).tolist()
     [2.0, 4.0]
@@ -193,12 +124,7 @@ def max(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
 
 @lift("x", expects=_AXES + ", none of them empty")
 def min(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
-    """The minimum over some axes.
-
-    Args:
-        x: an array.
-        axis: one axis or several, negative ones counted from the end; all by default.
-        keepdims: keep the axes, with length 1.
+    """The minimum over some axes, which are given as to `sum`.
 
     >>> min([[1.0, 2.0], [3.0, 4.0]], axis=-1).tolist()
     [1.0, 3.0]
@@ -211,31 +137,19 @@ def min(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
 
 @lift("x", "y", expects=_BROADCAST)
 def maximum(x: Operand, y: Operand) -> jax.Array:
-    """The larger of two arrays, elementwise.
-
-    >>> maximum([1.0, 2.0], 1.5).tolist()
-    [1.5, 2.0]
-    """
+    """The larger of two arrays, elementwise."""
     return jnp.maximum(x, y)
 
 
 @lift("x", "y", expects=_BROADCAST)
 def minimum(x: Operand, y: Operand) -> jax.Array:
-    """The smaller of two arrays, elementwise.
-
-    >>> minimum([1.0, 2.0], 1.5).tolist()
-    [1.0, 1.5]
-    """
+    """The smaller of two arrays, elementwise."""
     return jnp.minimum(x, y)
 
 
 @lift("x", expects="an array of numbers")
 def relu(x: Operand) -> jax.Array:
-    """The positive part of an array, elementwise.
-
-    >>> relu([1.0, -2.0]).tolist()
-    [1.0, 0.0]
-    """
+    """The positive part of an array, elementwise."""
     return jnp.maximum(x, 0)
 
 
@@ -256,11 +170,7 @@ def sum_relu(*inputs: Operand, axis: Axes = None) -> jax.Array:
     return jnp.maximum(functools.reduce(jnp.add, sums), 0)
 
 
-@lift(
-    "x",
-    "y",
-    expects="the last axis of the first array as long as the last but one (or only) axis of the second",
-)
+@lift("x", "y", expects=_DOT)
 def dot(x: Operand, y: Operand) -> jax.Array:
     """The dot product over the last axis of `x` and the last but one of `y`, as in NumPy.
 
@@ -270,12 +180,7 @@ def dot(x: Operand, y: Operand) -> jax.Array:
     return jnp.dot(x, y)
 
 
-@lift(
-    "x",
-    "y",
-    expects="the last axis of the first array as long as the last but one (or only) axis of the second, and "
-    "leading axes that broadcast",
-)
+@lift("x", "y", expects=_DOT + ", and leading axes that broadcast")
 def matmul(x: Operand, y: Operand) -> jax.Array:
     """The matrix product over the last two axes; leading axes broadcast, as in NumPy.
 
@@ -303,12 +208,7 @@ def einsum(subscripts: str, *operands: Operand) -> jax.Array:
     return jnp.einsum(subscripts, *operands, optimize="optimal")
 
 
-@lift(
-    "x",
-    "kernel",
-    expects="an input (..., *spatial, channels), a kernel (*spatial, channels, features) with the same "
-    "channels, and padding 'SAME', 'VALID' or pairs",
-)
+@lift("x", "kernel", expects=_KERNEL + ", and padding 'SAME', 'VALID' or pairs")
 def conv(
     x: Operand, kernel: Operand, strides: int | Sequence[int] = 1, padding: Padding = "SAME"
 ) -> jax.Array:
@@ -341,7 +241,7 @@ def conv(
     return out if len(lead) == 1 else jnp.reshape(out, (*lead, *out.shape[1:]))
 
 
-@lift("x", expects="an input (..., *spatial, channels), and padding 'SAME', 'VALID' or pairs")
+@lift("x", expects=_WINDOWS)
 def max_pool(
     x: Operand,
     window: int | Sequence[int],
@@ -359,20 +259,9 @@ def max_pool(
     >>> max_pool(jnp.arange(16.0).reshape(4, 4, 1), 2).ravel().tolist()
     [5.0, 7.0, 13.0, 15.0]
     """
-    window = _window("window", window)
-    _need_axes(x, len(window))
-    strides = window if strides is None else _per_axis("strides", strides, len(window))
-    pads = explicit_padding(padding, window, strides, x.shape[-len(window) - 1 : -1])
-    lead = x.ndim - len(window) - 1
     lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
-    out: jax.Array = lax.reduce_window(
-        x,
-        np.asarray(lowest, x.dtype),
-        lax.max,
-        (1,) * lead + window + (1,),
-        (1,) * lead + strides + (1,),
-        ((0, 0),) * lead + pads + ((0, 0),),
-    )
+    settings = _all_axes(x, "window", window, strides, padding)
+    out: jax.Array = lax.reduce_window(x, np.asarray(lowest, x.dtype), lax.max, *settings)
     return out
 
 
@@ -404,11 +293,10 @@ def index(x: Operand, idx: Any) -> Any:
     return _index(x, arrays, form if isinstance(idx, tuple) else form[0])
 
 
-@lift(
-    "x",
-    "*arrays",
-    expects="an index that NumPy takes, within the shape, of integers, slices, None, ... and arrays",
-)
+_HOLE = "<input>"  # where an input goes in a static index, in which words have no meaning
+
+
+@lift("x", "*arrays", expects=_INDEX)
 def _index(x: Operand, arrays: Sequence[Operand], idx: Any) -> jax.Array:
     rest = iter(arrays)
     form = idx if isinstance(idx, tuple) else (idx,)
@@ -420,16 +308,6 @@ def _index(x: Operand, arrays: Sequence[Operand], idx: Any) -> jax.Array:
     if not any(isinstance(part, np.ndarray) for part in parts):
         return jnp.asarray(x[parts])
     return _pick(x, tuple(_from_zero(x.shape, parts)))
-
-
-class _Hole:
-    """Where an input goes in a static index."""
-
-    def __repr__(self) -> str:
-        return "<input>"
-
-
-_HOLE = _Hole()
 
 
 @lift("x", expects="as many scalars in the new shape as in the old, with at most one -1")
@@ -555,10 +433,7 @@ def stack(arrays: Sequence[Operand], axis: int = 0) -> jax.Array:
     return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
 
-@lift(
-    "x",
-    expects="a width of 0 or more: an integer, a pair (before, after), or a pair for each axis; and a number",
-)
+@lift("x", expects=_WIDTHS)
 def pad(x: Operand, pad_width: int | Sequence[Any], constant_values: float = 0) -> jax.Array:
     """The array with constant values around it.
 
@@ -579,7 +454,7 @@ def pad(x: Operand, pad_width: int | Sequence[Any], constant_values: float = 0) 
     return lax.pad(x, jnp.asarray(constant_values, x.dtype), [(lo, hi, 0) for lo, hi in pairs])
 
 
-@lift("x", expects="an input (..., *spatial, channels), and padding 'SAME', 'VALID' or pairs")
+@lift("x", expects=_WINDOWS)
 def conv_patch(
     x: Operand, kernel_size: int | Sequence[int], strides: int | Sequence[int] = 1, padding: Padding = "SAME"
 ) -> jax.Array:
@@ -598,18 +473,7 @@ def conv_patch(
     >>> conv_patch(jnp.ones((7, 7, 2)), 3, strides=2).shape
     (4, 4, 18)
     """
-    window = _window("kernel_size", kernel_size)
-    n = len(window)
-    _need_axes(x, n)
-    strides = _per_axis("strides", strides, n)
-    pads = explicit_padding(padding, window, strides, x.shape[-n - 1 : -1])
-    lead = x.ndim - n - 1
-    cut = windows(
-        x,
-        (1,) * lead + window + (1,),
-        (1,) * lead + strides + (1,),
-        ((0, 0),) * lead + pads + ((0, 0),),
-    )
+    cut = windows(x, *_all_axes(x, "kernel_size", kernel_size, strides, padding))
     return jnp.reshape(jnp.swapaxes(cut, -1, -2), (*cut.shape[:-2], cut.shape[-1] * cut.shape[-2]))
 
 
@@ -646,11 +510,24 @@ def _per_axis(name: str, setting: int | Sequence[int], n: int) -> tuple[int, ...
     return given
 
 
-def _window(name: str, setting: int | Sequence[int]) -> tuple[int, ...]:
-    given = tuple(map(operator.index, (setting,) * 2 if isinstance(setting, int | np.integer) else setting))
-    if not given:
+def _all_axes(
+    x: jax.Array,
+    name: str,
+    window: int | Sequence[int],
+    strides: int | Sequence[int] | None,
+    padding: Padding,
+) -> tuple[Any, Any, Any]:
+    """Window, strides and padding for all axes of an array, from those for the spatial ones."""
+    n = 2 if isinstance(window, int | np.integer) else len(window)
+    if not n:
         raise InputError(f"{name} needs at least one spatial axis.")
-    return given
+    _need_axes(x, n)
+    window = _per_axis(name, window, n)
+    strides = window if strides is None else _per_axis("strides", strides, n)
+    pads = explicit_padding(padding, window, strides, x.shape[-n - 1 : -1])
+    lead = x.ndim - n - 1
+    one, none = (1,), ((0, 0),)
+    return lead * one + window + one, lead * one + strides + one, lead * none + pads + none
 
 
 def _need_axes(x: jax.Array, spatial: int) -> None:
@@ -699,3 +576,7 @@ def _axes_taken(part: Any) -> int:
     if part is None:
         return 0
     return part.ndim if isinstance(part, np.ndarray) and part.dtype == bool else 1
+
+
+_BEHIND_OPERATORS = add, subtract, multiply, matmul, negative, index, reshape, transpose, sum, mean, max, min
+FUNCTIONS.update({function.__name__: function for function in _BEHIND_OPERATORS})

@@ -1,7 +1,7 @@
 """How a primitive or a target from outside becomes one of pjax's own, in one call."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -67,12 +67,12 @@ def register_primitive(
     example = Example(rule, cases, tuple(constant), labels, scale)
     check_form(example)
     if equation is not None:
-        if not isinstance(rule, Primitive) or rule.core:
+        if rule.is_target or rule.core:
             raise InputError(
                 f"{type(rule).__name__}: only a Primitive with core = 0 can stand for the equation"
                 f" {equation!r}; apply it as a function instead"
             )
-        register_equation(equation, rule)
+        register_equation(equation, cast(Primitive, rule))
     register(example)
 
     def function(*inputs: Any) -> Any:
@@ -94,7 +94,7 @@ def check_form(example: Example) -> None:
         raise InputError(
             f"{type(rule).__name__}: shapes must list at least one case to check, such as [[()]]; got none"
         )
-    if isinstance(rule, Primitive):
+    if not rule.is_target:
         for case in example.shapes:
             _check_primitive(rule, case)
     elif example.labels not in ("classes", "probabilities", "numbers"):
@@ -141,7 +141,7 @@ def _check_name(rule: Primitive | Target) -> None:
             )
 
 
-def _check_primitive(rule: Primitive, case: tuple[tuple[int, ...], ...]) -> None:
+def _check_primitive(rule: Any, case: tuple[tuple[int, ...], ...]) -> None:
     wrong = [shape for shape in case if len(shape) != rule.core]
     if wrong and not rule.joint:
         raise InputError(

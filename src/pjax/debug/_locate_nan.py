@@ -1,8 +1,10 @@
 """Where the first value that is not finite appears: in which step, in which node, on which line."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,10 @@ from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.wires import Evaluator, Expr
-from pjax.optim import ExtrapolatedProjections, OptimizerState, Solver
+from pjax.optim import OptimizerState, Solver
 from pjax.optim.solver import Program
 from pjax.rules.base import Moves
+from pjax.tools.given import check_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +115,7 @@ def locate_nan(
     operand 1 [1, 2]: between 0 and 1
     """
     count = solver.steps_per_update if steps is None else steps
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
+    check_number("steps", count, 0)
     leaves, treedef = jax.tree.flatten(params)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         raise InputError(
@@ -121,33 +123,37 @@ def locate_nan(
         )
     traced = tracing.read(fn, params)
     program = Program(solver.one_by_one(), traced, _Watched)
-    graph = program.partition.graph
-    found = _in_function(solver, traced, graph, leaves, 0)
+    found = _in_function(program, traced, leaves, 0)
     if found is not None:
         return found
-    if isinstance(solver, ExtrapolatedProjections):
+    if solver.keeps_state:
+        looks = _steps(program, traced, leaves)
+    else:
         outer = (solver.init(params) if state is None else state).outer
-        return _in_updates(program, traced, leaves, outer, treedef, count)
-    return _in_steps(program, traced, leaves, count)
+        looks = _updates(program, traced, leaves, outer, treedef)
+    for _, found in zip(range(count), looks, strict=False):
+        if found is not None:
+            return found
+    return NotFinite(False, solver.name, count)
+
+
+def _report(program: Program, step: int) -> Callable[..., NotFinite]:
+    return functools.partial(NotFinite, True, program.solver.name, max(step - 1, 0), step)
 
 
 # --- In the function ---
 
 
 def _in_function(
-    solver: Solver, traced: tracing.Traced, graph: Graph, leaves: Sequence[Any], step: int
+    program: Program, traced: tracing.Traced, leaves: Sequence[Any], step: int
 ) -> NotFinite | None:
     """The first value that is not finite in the evaluation of the function."""
-    report = NotFinite(True, solver.name, max(step - 1, 0), step)
+    report, graph = _report(program, step), program.partition.graph
     for name, leaf in zip(traced.names, leaves, strict=True):
         seen = _range(f"parameter {name!r}", leaf)
         if not seen.finite:
-            return dataclasses.replace(
-                report,
-                where=seen.what,
-                output=seen,
-                advice="Restart from parameters that are finite: those of the last update that were.",
-            )
+            advice = "Restart from parameters that are finite: those of the last update that were."
+            return report(where=seen.what, output=seen, advice=advice)
     values: dict[int, Any] = {v: leaf for v, leaf in zip(graph.leaves, leaves, strict=True) if v is not None}
     evaluate = Evaluator(traced.constants, values)
     for node in graph.nodes:
@@ -157,55 +163,34 @@ def _in_function(
         values[node.index] = node.rule.forward(*inputs)
         output = _range("output", values[node.index])
         if not output.finite:
-            return _cause(report, evaluate, graph, node, inputs, output)
-    losses = [_range(f"output {i}", evaluate(out)) for i, out in enumerate(graph.outputs)]
-    for out, seen in zip(graph.outputs, losses, strict=True):
+            return report(**_cause(evaluate, graph, node, inputs, output))
+    for i, out in enumerate(graph.outputs):
+        seen = _range(f"output {i}", evaluate(out))
         if not seen.finite:
-            return dataclasses.replace(
-                report,
-                where=f"{seen.what} of the function, from losses that are finite",
-                line=out.line,
-                output=seen,
-                advice="Look at what the function does to its losses.",
-            )
+            where = f"{seen.what} of the function, from losses that are finite"
+            advice = "Look at what the function does to its losses."
+            return report(where=where, line=out.line, output=seen, advice=advice)
     return None
 
 
-def _cause(
-    report: NotFinite, evaluate: Evaluator, graph: Graph, node: Node, inputs: list[Any], output: Range
-) -> NotFinite:
+def _cause(evaluate: Evaluator, graph: Graph, node: Node, inputs: list[Any], output: Range) -> dict[str, Any]:
     """What made a node's output not finite: an equation or an array that it reads, or the node itself."""
     named = info(graph, node)
     expr = _origin(evaluate, [wire.expr for wire in node.inputs])
-    if expr is not None:
-        seen = _range("result", evaluate(expr))
-        if expr.constant is not None:
-            return dataclasses.replace(
-                report,
-                where=f"a captured array, which {named.label} reads",
-                node=named,
-                line=node.line,
-                output=dataclasses.replace(seen, what=f"captured array {expr.constant}"),
-                advice="Clean the batch: look for missing values, and for what divides by zero.",
-            )
-        return dataclasses.replace(
-            report,
-            where=f"{_equation(expr)}, which {named.label} reads",
-            node=named,
-            line=expr.line or node.line,
-            inputs=tuple(_operands(evaluate, expr)),
-            output=seen,
-            advice="It does not depend on a parameter: look at the batch, and at this equation.",
-        )
-    return dataclasses.replace(
-        report,
-        where=named.label,
-        node=named,
-        line=node.line,
-        inputs=tuple(_range(f"input {i}", x) for i, x in enumerate(inputs)),
-        output=output,
-        advice="Finite inputs are too large for it: scale the batch and the parameters down.",
-    )
+    if expr is None:
+        where, line, inside = named.label, node.line, _ranges("input", inputs)
+        advice = "Finite inputs are too large for it: scale the batch and the parameters down."
+    elif expr.constant is not None:
+        where, line, inside = f"a captured array, which {named.label} reads", node.line, ()
+        output = _range(f"captured array {expr.constant}", evaluate(expr))
+        advice = "Clean the batch: look for missing values, and for what divides by zero."
+    else:
+        what = "an array" if expr.call is None else f"the equation {expr.call.name!r}"
+        where, line = f"{what}, which {named.label} reads", expr.line or node.line
+        inside = _ranges("operand", [evaluate(arg) for arg in (expr.call.args if expr.call else ())])
+        output = _range("result", evaluate(expr))
+        advice = "It does not depend on a parameter: look at the batch, and at this equation."
+    return {"where": where, "node": named, "line": line, "inputs": inside, "output": output, "advice": advice}
 
 
 def _origin(evaluate: Evaluator, exprs: Sequence[Expr]) -> Expr | None:
@@ -224,31 +209,15 @@ def _origin(evaluate: Evaluator, exprs: Sequence[Expr]) -> Expr | None:
     return found
 
 
-def _equation(expr: Expr) -> str:
-    return "an array" if expr.call is None else f"the equation {expr.call.name!r}"
-
-
-def _operands(evaluate: Evaluator, expr: Expr) -> Iterator[Range]:
-    for i, arg in enumerate(() if expr.call is None else expr.call.args):
-        yield _range(f"operand {i}", evaluate(arg))
-
-
 # --- In the steps ---
 
 
-class _Event(NamedTuple):
-    """That a node's projection was made, and whether what it made is finite."""
-
-    node: int
-    finite: jax.Array
-
-
 class _Watched(Problem):
-    """A problem that notes, in order, which projections are made in it."""
+    """A problem that notes, in order, which projections are made in it, and whether they are finite."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.events: list[_Event] = []  # of this problem and its copies
+        self.events: list[tuple[int, jax.Array]] = []  # of this problem and its copies
 
     def squared(self, v: int, moves: Moves) -> jax.Array:
         squared = super().squared(v, moves)
@@ -265,12 +234,11 @@ class _Watched(Problem):
         return super().pull(v, i, total, power)
 
     def _note(self, v: int, *arrays: jax.Array) -> None:
-        finite = jnp.stack([jnp.isfinite(x).all() for x in arrays]).all()
-        self.events.append(_Event(v, finite))
+        self.events.append((v, jnp.stack([jnp.isfinite(x).all() for x in arrays]).all()))
 
 
-def _in_steps(program: Program, traced: tracing.Traced, leaves: Sequence[Any], count: int) -> NotFinite:
-    """The first value that is not finite in the steps of a method with a state."""
+def _steps(program: Program, traced: tracing.Traced, leaves: Sequence[Any]) -> Iterator[NotFinite | None]:
+    """The steps of a method with a state, and what is not finite in each."""
     solver, graph = program.solver, program.partition.graph
     order: list[int] = []
 
@@ -280,39 +248,29 @@ def _in_steps(program: Program, traced: tracing.Traced, leaves: Sequence[Any], c
 
     @jax.jit
     def advance(state: Any, leaves: Any, constants: Any) -> Any:
-        problem = program.problem(leaves, constants)
-        assert isinstance(problem, _Watched)
+        problem: Any = program.problem(leaves, constants)
         iteration = solver.iteration(problem, measure=True)
         before = iteration.values(state)
         problem.events.clear()
         new = iteration.step(state)
         order[:], finite = zip(*problem.events, strict=True)
-        after = iteration.values(new)
         seen = {
             node.index: [_seen(problem, node, i, before) for i in range(len(node.wires))]
             for node in graph.nodes
         }
-        return new, jnp.stack(finite), before, after, seen, problem.points
+        outputs = {v: problem.points[v] + shift for v, shift in before.items()}
+        return new, jnp.stack(finite), seen, outputs, iteration.values(new)
 
     state = start(leaves, traced.constants)
-    for step in range(1, count + 1):
-        state, finite, before, after, seen, points = advance(state, leaves, traced.constants)
-        report = NotFinite(True, solver.name, step - 1, step)
-        if not finite.all():
-            v = order[int(np.argmin(np.asarray(finite)))]
-            return _projection(report, graph, v, seen[v], _sum(points.get(v), before.get(v)), after.get(v))
+    for step in itertools.count(1):
+        state, finite, seen, outputs, after = advance(state, leaves, traced.constants)
+        found = _projection(program, step, order, finite, seen, outputs, after)
         for v, value in after.items():
-            if not np.isfinite(value).all():
-                found = _projection(report, graph, v, seen[v], points[v] + before[v], value)
-                label = info(graph, graph.nodes[v]).label
-                return dataclasses.replace(
-                    found, where=f"the consensus of {label}, from moves that are finite"
-                )
-    return NotFinite(False, solver.name, count)
-
-
-def _sum(point: Any, value: Any) -> Any:
-    return None if value is None else point + value
+            if found is None and not np.isfinite(value).all():
+                found = _projection(program, step, [v], np.zeros(1), seen, outputs, after)
+                where = f"the consensus of {info(graph, graph.nodes[v]).label}, from moves that are finite"
+                found = found and dataclasses.replace(found, where=where)
+        yield found
 
 
 def _seen(problem: Problem, node: Node, i: int, values: dict[int, jax.Array]) -> jax.Array:
@@ -322,20 +280,26 @@ def _seen(problem: Problem, node: Node, i: int, values: dict[int, jax.Array]) ->
 
 
 def _projection(
-    report: NotFinite, graph: Graph, v: int, inputs: list[Any], output: Any, after: Any
-) -> NotFinite:
-    node = graph.nodes[v]
-    named = info(graph, node)
-    ranges = [_range(f"input {i}", x) for i, x in enumerate(inputs)]
-    if output is not None:
-        ranges.append(_range("output before", output))
-    return dataclasses.replace(
-        report,
+    program: Program,
+    step: int,
+    order: Sequence[int],
+    finite: Any,
+    inputs: Mapping[int, Sequence[Any]],
+    outputs: Mapping[int, Any],
+    after: Mapping[int, Any],
+) -> NotFinite | None:
+    """The first of some projections that is not finite."""
+    if np.all(finite):
+        return None
+    graph, v = program.partition.graph, order[int(np.argmin(np.asarray(finite)))]
+    named = info(graph, graph.nodes[v])
+    before = [_range("output before", outputs[v])] if v in outputs else []
+    return _report(program, step)(
         where=f"the projection of {named.label}",
         node=named,
-        line=node.line,
-        inputs=tuple(ranges),
-        output=None if after is None else _range("displacement after", after),
+        line=named.line,
+        inputs=(*_ranges("input", inputs[v]), *before),
+        output=_range("displacement after", after[v]) if v in after else None,
         advice=(
             "Look at these ranges: numbers far from one, of the batch, a target or a parameter, are lost when"
             " they are squared. Scale them, or take smaller steps."
@@ -343,42 +307,38 @@ def _projection(
     )
 
 
-def _in_updates(
-    program: Program, traced: tracing.Traced, leaves: list[Any], outer: Any, treedef: Any, count: int
-) -> NotFinite:
-    """The first value that is not finite in sweeps, each followed by a step of the outer optimiser."""
-    solver, graph = program.solver, program.partition.graph
+def _updates(
+    program: Program, traced: tracing.Traced, leaves: list[Any], outer: Any, treedef: Any
+) -> Iterator[NotFinite | None]:
+    """Sweeps, each followed by a step of the outer optimiser, and what is not finite in each."""
     order: list[int] = []
 
     @jax.jit
     def sweep(leaves: Any, constants: Any, outer: Any) -> Any:
-        problem = program.problem(leaves, constants)
-        assert isinstance(problem, _Watched)
-        moves, _ = solver.moves(problem)
+        problem: Any = program.problem(leaves, constants)
+        moves, _ = program.solver.moves(problem)
         order[:], finite = zip(*problem.events, strict=True)
         new, outer = program.applied(leaves, moves, outer, treedef, problem.loss)
         return new, outer, jnp.stack(finite), moves, problem.inputs, problem.points
 
-    for step in range(1, count + 1):
+    for step in itertools.count(1):
         new, outer, finite, moves, inputs, points = sweep(leaves, traced.constants, outer)
-        report = NotFinite(True, solver.name, step - 1, step)
-        if not finite.all():
-            v = order[int(np.argmin(np.asarray(finite)))]
-            return _projection(report, graph, v, list(inputs[v]), points[v], None)
-        for name, leaf, move in zip(traced.names, new, graph.per_leaf(moves), strict=True):
-            if not np.isfinite(np.asarray(leaf, np.float32)).all():
-                return dataclasses.replace(
-                    report,
+        found = _projection(program, step, order, finite, inputs, points, {})
+        per_leaf = program.partition.graph.per_leaf(moves)
+        for name, leaf, move in zip(traced.names, new, per_leaf, strict=True):
+            if found is None and not np.isfinite(np.asarray(leaf, np.float32)).all():
+                found = _report(program, step)(
                     where=f"the outer optimiser, for the parameter {name!r}",
                     inputs=(_range("move", move),),
                     output=_range("parameter", leaf),
                     advice="Lower its learning rate, or clip what it is given, with optax.clip.",
                 )
         leaves = new
-        found = _in_function(solver, traced, graph, leaves, step)
-        if found is not None:
-            return found
-    return NotFinite(False, solver.name, count)
+        yield found or _in_function(program, traced, leaves, step)
+
+
+def _ranges(what: str, arrays: Sequence[Any]) -> tuple[Range, ...]:
+    return tuple(_range(f"{what} {i}", x) for i, x in enumerate(arrays))
 
 
 def _range(what: str, x: Any) -> Range:

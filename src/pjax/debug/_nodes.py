@@ -43,14 +43,3 @@ def info(graph: Graph, node: Node) -> NodeInfo:
     sources = dict.fromkeys(s for wire in node.wires for s in wire.sources)
     read = tuple(graph.nodes[s].name for s in sources if graph.nodes[s].is_parameter)
     return NodeInfo(node.name, node.op, read, node.shape, node.line)
-
-
-def table(rows: list[tuple[str, ...]]) -> str:
-    """Rows in columns as wide as their widest entries.
-
-    >>> print(table([("node", "last"), ("dot_1", "0.5")]))
-    node   last
-    dot_1  0.5
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

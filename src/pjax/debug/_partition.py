@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pjax.checks import check_graph
@@ -80,26 +80,18 @@ def explain_partition(fn: Callable[[Any], Any], params: Any, solver: Solver | No
     partition = solver.partition(graph)
     divided = partition.graph
     old = _originals(graph, divided)
-    inserted = [node for node in divided.nodes if node.index not in old]
-    # Without the identities, what is left has two colours: its cycles are even.
-    even = [
-        frozenset(near & old.keys()) if v in old else frozenset() for v, near in enumerate(divided.neighbours)
-    ]
+
+    def shown(nodes: Sequence[int]) -> tuple[NodeInfo, ...]:
+        return tuple(info(graph, graph.nodes[v]) for v in nodes)
+
     identities = []
-    for node in inserted:
-        (behind,) = node.inputs[0].sources
-        readers = tuple(dict.fromkeys(r for r, _ in divided.readers[node.index]))
-        paths = [[old[v] for v in _path(even, behind, r)] for r in readers]
-        paths += [_odd_cycle(graph, old[behind], old[r]) for r in readers] if not any(paths) else []
-        cycle = min(filter(None, paths), key=len, default=[])
-        identities.append(
-            InsertedIdentity(
-                node.name,
-                info(graph, graph.nodes[old[behind]]),
-                tuple(info(graph, graph.nodes[old[r]]) for r in readers),
-                tuple(info(graph, graph.nodes[v]) for v in cycle),
-            )
-        )
+    for node in divided.nodes:
+        if node.index not in old:
+            behind = old[node.inputs[0].sources[0]]
+            readers = list(dict.fromkeys(old[r] for r, _ in divided.readers[node.index]))
+            cycles = filter(None, (_odd_cycle(graph, behind, r) for r in readers))
+            cycle = min(cycles, key=len, default=[])
+            identities.append(InsertedIdentity(node.name, shown([behind])[0], shown(readers), shown(cycle)))
     sets = tuple(tuple(info(divided, divided.nodes[v]) for v in nodes) for nodes in partition.sets)
     return PartitionReport(solver.name, sets, tuple(identities))
 
@@ -113,9 +105,8 @@ def _originals(graph: Graph, divided: Graph) -> dict[int, int]:
     return found
 
 
-def _path(neighbours: Collection[frozenset[int]], start: int, end: int) -> list[int]:
+def _path(near: Sequence[frozenset[int]], start: int, end: int) -> list[int]:
     """A shortest path between two nodes; empty if there is none."""
-    near = list(neighbours)
     before = {start: start}
     queue = deque([start])
     while queue and end not in before:

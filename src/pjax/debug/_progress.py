@@ -8,8 +8,8 @@ from typing import Any, Self, TextIO
 
 import jax
 
-from pjax.errors import InputError
 from pjax.optim.callback import call_when
+from pjax.tools.given import check_number
 
 _REDRAWN = 0.1  # seconds between two drawings of the line
 _PRINTED = 5.0  # between two lines, where a line cannot be drawn again
@@ -17,14 +17,44 @@ _WIDTH = 24
 
 
 class Progress:
-    """A meter: how many steps were made, the last value, and how fast it goes. Made by `progress`."""
+    """A progress meter that works in Python loops, inside `jit`, and as the callback of `pjax.solve`.
+
+    On a terminal and in a notebook it is a line that is drawn again; elsewhere, as in a log, a line every few
+    seconds. It is written to standard error.
+
+    Args:
+        total: how many steps there will be, if that is known.
+        name: written before it.
+        every: after how many steps a compiled program calls it, beside the first and the last. A call takes
+            a fraction of a millisecond.
+        show: False makes it do nothing: the compiled program is the same as without it.
+        stream: where to write to.
+
+    >>> import io
+    >>> with Progress(total=1000, name="train", every=250, stream=io.StringIO()) as meter:
+    ...     @jax.jit
+    ...     def train(x):
+    ...         def step(k, x):
+    ...             x = 0.99 * x
+    ...             meter(k + 1, x)
+    ...             return x
+    ...         return jax.lax.fori_loop(0, 1000, step, x)
+    ...     _ = train(1.0)
+    >>> meter.step, round(meter.value, 6)
+    (1000, 4.3e-05)
+    """
 
     def __init__(
-        self, total: int | None, *, name: str, every: int, show: bool, stream: TextIO | None
+        self,
+        total: int | None = None,
+        *,
+        name: str = "",
+        every: int = 10,
+        show: bool = True,
+        stream: TextIO | None = None,
     ) -> None:
-        for what, number in (("total", total), ("every", every)):
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-                raise InputError(f"{what} must be a whole number of at least 1, got {number!r}")
+        check_number("total", 1 if total is None else total)
+        check_number("every", every)
         self._total, self._name, self._show = total, name, show
         self._stream = stream
         self.every = every
@@ -117,41 +147,8 @@ class Progress:
         self.close()
 
 
-def progress(
-    total: int | None = None,
-    *,
-    name: str = "",
-    every: int = 10,
-    show: bool = True,
-    stream: TextIO | None = None,
-) -> Progress:
-    """A progress meter that works in Python loops, inside `jit`, and as the callback of `pjax.solve`.
-
-    On a terminal and in a notebook it is a line that is drawn again; elsewhere, as in a log, a line every few
-    seconds. It is written to standard error.
-
-    Args:
-        total: how many steps there will be, if that is known.
-        name: written before it.
-        every: after how many steps a compiled program calls it, beside the first and the last. A call takes
-            a fraction of a millisecond.
-        show: False makes it do nothing: the compiled program is the same as without it.
-        stream: where to write to.
-
-    >>> import io
-    >>> with progress(total=1000, name="train", every=250, stream=io.StringIO()) as meter:
-    ...     @jax.jit
-    ...     def train(x):
-    ...         def step(k, x):
-    ...             x = 0.99 * x
-    ...             meter(k + 1, x)
-    ...             return x
-    ...         return jax.lax.fori_loop(0, 1000, step, x)
-    ...     _ = train(1.0)
-    >>> meter.step, round(meter.value, 6)
-    (1000, 4.3e-05)
-    """
-    return Progress(total, name=name, every=every, show=show, stream=stream)
+progress = Progress
+"""Short for `Progress`: ``with progress(total=1000) as meter``."""
 
 
 def _clock(seconds: float) -> str:

@@ -82,9 +82,27 @@ class Comparison:
 
 
 class Explained(Generic[P, R]):
-    """A function that says, each time it was compiled again, why. Made by `explain_recompile`."""
+    """A function that says, each time it was compiled again, what changed and what to do.
 
-    def __init__(self, fn: Callable[P, R], report: Callable[[str], Any] | None) -> None:
+    Only compilations that happened are reported. Beside the arguments of a jitted function it looks, for
+    ``optimizer.update``, into the function that is trained: at the arrays that it captured and at its
+    equations.
+
+    Args:
+        fn: a function made by `jax.jit`, the method ``update`` of a solver, or a function that calls such.
+        report: what to do with the text; None only collects, in ``compilations``.
+
+    >>> import jax.numpy as jnp
+    >>> double = Explained(jax.jit(lambda x: 2 * x), report=None)
+    >>> for size in (3, 3, 4):
+    ...     _ = double(jnp.ones(size))
+    >>> [str(d) for d in double.compilations[1].differences]
+    ['x: shape [3] -> [4]']
+    """
+
+    def __init__(self, fn: Callable[P, R], *, report: Callable[[str], Any] | None = print) -> None:
+        if not callable(fn):
+            raise InputError(f"explain_recompile wraps a function, such as optimizer.update; got {fn!r:.200}")
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._report = report
@@ -109,27 +127,8 @@ class Explained(Generic[P, R]):
         return result
 
 
-def explain_recompile(fn: Callable[P, R], *, report: Callable[[str], Any] | None = print) -> Explained[P, R]:
-    """Wrap a function so that it says, each time it was compiled again, what changed and what to do.
-
-    Only compilations that happened are reported. Beside the arguments of a jitted function it looks, for
-    ``optimizer.update``, into the function that is trained: at the arrays that it captured and at its
-    equations.
-
-    Args:
-        fn: a function made by `jax.jit`, the method ``update`` of a solver, or a function that calls such.
-        report: what to do with the text; None only collects, in ``compilations``.
-
-    >>> import jax.numpy as jnp
-    >>> double = explain_recompile(jax.jit(lambda x: 2 * x), report=None)
-    >>> for size in (3, 3, 4):
-    ...     _ = double(jnp.ones(size))
-    >>> [str(d) for d in double.compilations[1].differences]
-    ['x: shape [3] -> [4]']
-    """
-    if not callable(fn):
-        raise InputError(f"explain_recompile wraps a function, such as optimizer.update; got {fn!r:.200}")
-    return Explained(fn, report)
+explain_recompile = Explained
+"""Short for `Explained`: ``update = explain_recompile(optimizer.update)``."""
 
 
 def compare_calls(fn: Callable[..., Any], before: Sequence[Any], after: Sequence[Any]) -> Comparison:
@@ -154,15 +153,6 @@ def compare_calls(fn: Callable[..., Any], before: Sequence[Any], after: Sequence
 # --- What a call looks like to a compiler ---
 
 
-class _Leaf(NamedTuple):
-    """An argument, or a part of one: an array, or something static."""
-
-    aval: tuple[tuple[int, ...], str, bool] | None
-    place: str
-    value: Any = None
-    """Of what is no array: it counts if it is static."""
-
-
 class _Equation(NamedTuple):
     name: str
     line: str
@@ -171,58 +161,45 @@ class _Equation(NamedTuple):
 
 
 class _Signature(NamedTuple):
-    leaves: dict[str, _Leaf]
+    leaves: dict[str, dict[str, Any]]
+    """For each argument, or part of one, what there is to say of it, by kind of difference."""
+    numbers: dict[str, Any]
+    """Those of Python among them: they count where they are static."""
     structure: str
     equations: tuple[_Equation, ...] = ()
     number: int = 0
 
 
 def _signature(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Signature:
-    named = _named(fn, args, kwargs)
-    solver = getattr(fn, "__self__", None)
-    if not isinstance(solver, Solver):
-        return _of_tree(named)
-    call, batch = named.pop("fn", None), named.get("batch")
-    if not callable(call) or "params" not in named:
-        return _of_tree(named)
-    closed = call if batch is None else functools.partial(_with, call, batch)
-    traced = tracing.read(closed, named["params"])
-    plain = _of_tree(named)
-    captured = {f"captured array {i}": _leaf(c) for i, c in enumerate(traced.constants)}
-    return plain._replace(leaves=plain.leaves | captured, equations=tuple(_equations(traced.jaxpr)))
-
-
-def _with(fn: Callable[..., Any], batch: Any, params: Any) -> Any:
-    return fn(params, batch)
-
-
-def _named(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name."""
     try:
-        return dict(inspect.signature(fn).bind_partial(*args, **kwargs).arguments)
+        named = dict(inspect.signature(fn).bind_partial(*args, **kwargs).arguments)
     except (TypeError, ValueError):
-        return {f"argument {i}": x for i, x in enumerate(args)} | kwargs
-
-
-def _of_tree(named: dict[str, Any]) -> _Signature:
+        named = {f"argument {i}": x for i, x in enumerate(args)} | kwargs
+    equations: tuple[_Equation, ...] = ()
+    if isinstance(getattr(fn, "__self__", None), Solver) and callable(named.get("fn")) and "params" in named:
+        call, batch = named.pop("fn"), named.get("batch")
+        traced = tracing.read(call if batch is None else lambda p: call(p, batch), named["params"])
+        named |= {f"captured array {i}": c for i, c in enumerate(traced.constants)}
+        equations = tuple(_equations(traced.jaxpr))
     leaves, structure = {}, []
     for name, tree in named.items():
         paths, treedef = jax.tree_util.tree_flatten_with_path(tree)
         structure.append(f"{name}: {treedef}")
-        leaves.update({name + jax.tree_util.keystr(path): _leaf(x) for path, x in paths})
-    return _Signature(leaves, "; ".join(structure))
+        leaves.update({name + jax.tree_util.keystr(path): x for path, x in paths})
+    numbers = {where: x for where, x in leaves.items() if isinstance(x, bool | int | float | complex)}
+    facts = {where: _facts(x) for where, x in leaves.items()}
+    return _Signature(facts, numbers, "; ".join(structure), equations)
 
 
-def _leaf(x: Any) -> _Leaf:
+def _facts(x: Any) -> dict[str, Any]:
     try:
         aval = jax.typeof(x)
-        shown = (tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False)))
+        kind, weak = str(aval.dtype), getattr(aval, "weak_type", False)
+        facts = {"shape": list(aval.shape), "type": kind, "weak type": f"{kind} (weak)" if weak else kind}
     except (TypeError, AttributeError):
-        return _Leaf(None, "", x)
-    place = ""
-    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and getattr(x, "committed", False):
-        place = str(x.sharding)
-    return _Leaf(shown, place, x if isinstance(x, bool | int | float | complex) else None)
+        return {"function" if callable(x) else "value": x}
+    array = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    return facts | {"device": str(x.sharding) if array and getattr(x, "committed", False) else "any"}
 
 
 def _equations(jaxpr: jex.Jaxpr) -> Iterator[_Equation]:
@@ -249,52 +226,42 @@ def _nearest(name: str, number: int, call: _Signature, earlier: Sequence[_Signat
 
 
 def _differences(before: _Signature, after: _Signature) -> list[Difference]:
-    found = []
-    for where in before.leaves.keys() | after.leaves.keys():
-        old, new = before.leaves.get(where), after.leaves.get(where)
-        if old is None or new is None:
-            found.append(Difference(where, "structure", _there(old), _there(new)))
-        else:
-            found += _leaf_differences(where, old, new)
-    order = {where: i for i, where in enumerate((*before.leaves, *after.leaves))}
-    found.sort(key=lambda d: order[d.where])
+    found: list[Difference] = []
+    for where in dict.fromkeys((*before.leaves, *after.leaves)):
+        found += _leaf_differences(where, before.leaves.get(where), after.leaves.get(where))
     if not found and before.structure != after.structure:
         found.append(Difference("arguments", "structure", before.structure, after.structure))
     # What follows from others is not said again: other shapes lead to other equations.
     found = found or _equation_differences(before.equations, after.equations)
     return found or [
-        Difference(where, "value", repr(old.value), repr(after.leaves[where].value))
-        for where, old in before.leaves.items()
-        if old.value is not None and not _same(old.value, after.leaves[where].value)
+        Difference(where, "value", repr(old), repr(after.numbers.get(where)))
+        for where, old in before.numbers.items()
+        if not _same(old, after.numbers.get(where))
     ]
 
 
-def _there(leaf: _Leaf | None) -> str:
-    return "absent" if leaf is None else "present"
+def _leaf_differences(
+    where: str, old: dict[str, Any] | None, new: dict[str, Any] | None
+) -> Iterator[Difference]:
+    if old is None or new is None:
+        there = ("absent" if facts is None else "present" for facts in (old, new))
+        yield Difference(where, "structure", *there)
+    elif old.keys() != new.keys():
+        yield Difference(where, "value", _brief(old), _brief(new))
+    else:
+        kinds = [kind for kind in old if not _same(old[kind], new[kind])]
+        for kind in kinds:
+            if kind != "weak type" or "type" not in kinds:
+                yield Difference(where, kind, _shown(kind, old[kind]), _shown(kind, new[kind]))
 
 
-def _leaf_differences(where: str, old: _Leaf, new: _Leaf) -> list[Difference]:
-    if old.aval is None or new.aval is None:
-        if old.aval is None and new.aval is None and _same(old.value, new.value):
-            return []
-        kind = "function" if callable(old.value) and callable(new.value) else "value"
-        return [Difference(where, kind, _shown(old), _shown(new))]
-    (shape, dtype, weak), (new_shape, new_dtype, new_weak) = old.aval, new.aval
-    found = []
-    if shape != new_shape:
-        found.append(Difference(where, "shape", str(list(shape)), str(list(new_shape))))
-    if dtype != new_dtype:
-        found.append(Difference(where, "type", dtype, new_dtype))
-    elif weak != new_weak:
-        words = [f"{dtype} (weak)" if w else dtype for w in (weak, new_weak)]
-        found.append(Difference(where, "weak type", *words))
-    if old.place != new.place:
-        found.append(Difference(where, "device", old.place or "any", new.place or "any"))
-    return found
+def _brief(facts: dict[str, Any]) -> str:
+    value = next(iter(facts.values()))
+    return f"{facts['type']}{facts['shape']}" if "type" in facts else f"{value!r:.80}"
 
 
-def _shown(leaf: _Leaf) -> str:
-    return f"{leaf.value!r:.80}" if leaf.aval is None else f"{leaf.aval[1]}{list(leaf.aval[0])}"
+def _shown(kind: str, fact: Any) -> str:
+    return f"{fact!r:.80}" if kind in ("value", "function") else str(fact)
 
 
 def _same(a: Any, b: Any) -> bool:

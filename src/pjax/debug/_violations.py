@@ -25,13 +25,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.checks import check_finite
-from pjax.debug._nodes import NodeInfo, info, table
+from pjax.debug._nodes import NodeInfo, info
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
-from pjax.optim import ExtrapolatedProjections, Solver
+from pjax.optim import Solver
 from pjax.optim.solver import Program
+from pjax.tools.drawing import names
+from pjax.tools.given import check_number
 
 HOLDS = 1e-6
 """Violations up to this are rounding, in float32."""
@@ -90,7 +92,7 @@ class Violations:
             end = f"{len(self.stuck)} of {len(self.nodes)} nodes stuck, most of all {worst}"
         else:
             end = f"none of {len(self.nodes)} nodes is stuck"
-        return f"{table(rows)}\n{self.method}, {self.steps} steps: {end}"
+        return f"{names.table(rows)}\n{self.method}, {self.steps} steps: {end}"
 
     def plot(self) -> Any:
         """A heat map over nodes and steps, as a matplotlib figure. Needs matplotlib."""
@@ -129,11 +131,10 @@ def violations(
     True
     """
     count = solver.steps_per_update if steps is None else steps
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InputError(f"steps must be a whole number of at least 1, got {steps!r}")
-    if isinstance(solver, ExtrapolatedProjections):
+    check_number("steps", count)
+    if not solver.keeps_state:
         raise InputError(
-            "ExtrapolatedProjections evaluates the network anew in every step, so nothing but its targets is"
+            f"{type(solver).__name__} evaluates the network anew in every step, so nothing but its targets is"
             " ever violated: look at the loss that `update` returns, or measure another method"
         )
     traced, leaves = tracing.read(fn, params), jax.tree.leaves(params)

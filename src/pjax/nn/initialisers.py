@@ -3,6 +3,7 @@
 Those of `jax.nn.initializers` have the same form and can be used in their place.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -31,11 +32,7 @@ def constant(value: float) -> Callable[..., jax.Array]:
     >>> constant(2.0)(jax.random.key(0), (2,)).tolist()
     [2.0, 2.0]
     """
-
-    def initialise(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:  # noqa: ARG001
-        return jnp.full(shape, value, dtype)
-
-    return initialise
+    return jax.nn.initializers.constant(value)
 
 
 def normal(scale: float = 1.0, fan_in: int | None = None) -> Callable[..., jax.Array]:
@@ -53,12 +50,7 @@ def normal(scale: float = 1.0, fan_in: int | None = None) -> Callable[..., jax.A
     >>> round(float(weights.std() * 200**0.5), 1)
     1.4
     """
-    _check("normal", scale, fan_in)
-
-    def initialise(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.normal(key, shape, dtype) * _deviation(scale, fan_in, shape)
-
-    return initialise
+    return _scaled("normal", jax.random.normal, scale, fan_in)
 
 
 def uniform(scale: float = 1.0, fan_in: int | None = None) -> Callable[..., jax.Array]:
@@ -72,21 +64,22 @@ def uniform(scale: float = 1.0, fan_in: int | None = None) -> Callable[..., jax.
     >>> bool(abs(weights).max() <= (3 / 300) ** 0.5)
     True
     """
-    _check("uniform", scale, fan_in)
-
-    def initialise(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        reach = math.sqrt(3) * _deviation(scale, fan_in, shape)
-        return jax.random.uniform(key, shape, dtype, -reach, reach)
-
-    return initialise
+    reach = math.sqrt(3)
+    draw = functools.partial(jax.random.uniform, minval=-reach, maxval=reach)
+    return _scaled("uniform", draw, scale, fan_in)
 
 
-def _deviation(scale: float, fan_in: int | None, shape: tuple[int, ...]) -> float:
-    return math.sqrt(scale / max(math.prod(shape[:-1]) if fan_in is None else fan_in, 1))
-
-
-def _check(name: str, scale: float, fan_in: int | None) -> None:
+def _scaled(
+    name: str, draw: Callable[..., jax.Array], scale: float, fan_in: int | None
+) -> Callable[..., jax.Array]:
+    """Numbers of variance one, multiplied by the deviation that is asked for."""
     if not (isinstance(scale, int | float) and math.isfinite(scale) and scale >= 0):
         raise InputError(f"{name}: scale must be a finite number of at least 0, got {scale!r:.120}.")
     if fan_in is not None and fan_in < 1:
         raise InputError(f"{name}: fan_in must be at least 1, got {fan_in!r:.120}.")
+
+    def initialise(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        inputs = math.prod(shape[:-1]) if fan_in is None else fan_in
+        return draw(key, shape, dtype) * math.sqrt(scale / max(inputs, 1))
+
+    return initialise

@@ -39,6 +39,9 @@ class _Reflecting(EdgeSolver):
             return EdgeSpace(problem)
         return EdgeSpace(problem, histories(problem, self.history))
 
+    def stored(self, problem: Problem) -> State:
+        return self.space(problem).start()
+
 
 @method
 class DouglasRachford(_Reflecting):

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -11,7 +11,7 @@ from pjax.engines import soft as backward
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.graph.nodes import Graph
+from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
 from pjax.optim.solver import Solver, method
 
@@ -61,6 +61,7 @@ class ExtrapolatedProjections(Solver):
     name: ClassVar[str] = "EP"
     keeps_loops: ClassVar[bool] = True
     adds: ClassVar[bool] = True
+    keeps_state: ClassVar[bool] = False
 
     steps_per_update: int = 1
     accumulate: int = 1  # type: ignore[misc]
@@ -106,6 +107,15 @@ class ExtrapolatedProjections(Solver):
         mean: Callable[[jax.Array], jax.Array] | None = None,  # noqa: ARG002 - taken of what it returns
     ) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
         return backward.sweep(problem, self.softness, self.reach), {}
+
+    def part(
+        self, problem: Problem, node: Node, values: Mapping[int, jax.Array], goal: jax.Array | None
+    ) -> Sequence[jax.Array | None]:
+        if goal is not None:
+            return backward._ask(problem, node, goal, self.softness)
+        predictions, *labels = problem.inputs[node.index]
+        rule: Any = node.rule
+        return (rule.descent(predictions + problem.push(node.index, 0, values), *labels),)
 
     @property
     def rounds(self) -> int:

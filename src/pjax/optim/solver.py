@@ -5,7 +5,7 @@ import collections
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform, overload
 
 import jax
@@ -19,7 +19,7 @@ from pjax.errors import InputError
 from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph import wires as layout
-from pjax.graph.nodes import Graph
+from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition, two_sets
 from pjax.graph.stack.stacking import stacked
 from pjax.optim.callback import Listeners
@@ -80,6 +80,8 @@ class Solver(abc.ABC):
     """Whether a scan is one node; otherwise its steps are nodes of their own."""
     adds: ClassVar[bool] = False
     """Whether what is asked of a node is the sum over its readers, so that parts may have nodes in common."""
+    keeps_state: ClassVar[bool] = True
+    """Whether something is carried from step to step; otherwise each evaluates the function anew."""
 
     # What methods without such an option do.
     consensus: ClassVar[str] = "paper"
@@ -167,6 +169,17 @@ class Solver(abc.ABC):
     def one_by_one(self) -> "Solver":
         """The same method without stacks: to look at nodes one by one."""
         return self
+
+    def stored(self, problem: Problem) -> Mapping[int, Any]:  # noqa: ARG002
+        """The edges that a step starts from, by node; nothing for methods that keep none."""
+        return {}
+
+    def part(
+        self, problem: Problem, node: Node, values: Mapping[int, jax.Array], goal: jax.Array | None
+    ) -> Sequence[jax.Array | None]:
+        """What one node asks of its inputs in a step, given displacements and what is asked of itself."""
+        shifts = tuple(problem.push(node.index, i, values) for i in range(len(node.wires)))
+        return problem.project(node.index, shifts, goal).inputs
 
     @property
     def outer_optimizer(self) -> Any:

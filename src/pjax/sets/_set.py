@@ -71,21 +71,28 @@ class Set(abc.ABC):
             found[field.name] = array if array.dtype == bool else array.astype(dtype)
         return dataclasses.replace(self, **found)
 
+    def known_numbers(self, field: str, least: float = -np.inf) -> np.ndarray | None:
+        """The numbers of a field, as far as they are known now.
 
-def check_numbers(owner: str, field: str, value: Any, least: float = -np.inf) -> None:
-    """Raise `InputError` if numbers that are known now are not finite, or below the least."""
-    if value is None or not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
-        return  # JAX puts placeholders here when it takes pytrees apart
-    if isinstance(value, jax.core.Tracer):
-        return
-    known = np.asarray(value).astype(np.float64)
-    bad = ~(np.isfinite(known) & (known >= least))
-    if bad.any():
-        wanted = "finite" if least == -np.inf else f"finite and at least {least:g}"
-        raise InputError(f"{owner}: {field} must be {wanted}; got {known[bad][0]:g}.")
+        Raises:
+            InputError: if they are not finite, or below the least.
+        """
+        value = getattr(self, field)
+        # JAX puts placeholders here when it takes pytrees apart.
+        seen = isinstance(value, int | float | np.generic | np.ndarray | jax.Array)
+        if not seen or isinstance(value, jax.core.Tracer):
+            return None
+        known = np.asarray(value).astype(np.float64)
+        bad = ~(np.isfinite(known) & (known >= least))
+        if bad.any():
+            wanted = "finite" if least == -np.inf else f"finite and at least {least:g}"
+            raise InputError(f"{type(self).__name__}: {field} must be {wanted}; got {known[bad][0]:g}.")
+        return known
 
-
-def check_whole(owner: str, field: str, value: Any, least: int) -> None:
-    """Raise `InputError` unless the value is a whole number, not below the least."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{owner}: {field} must be a whole number of at least {least}; got {value!r}.")
+    def check_whole(self, field: str, least: int) -> None:
+        """Raise `InputError` unless a field is a whole number, not below the least."""
+        value = getattr(self, field)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(
+                f"{type(self).__name__}: {field} must be a whole number of at least {least}; got {value!r}."
+            )

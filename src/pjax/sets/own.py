@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.errors import InputError
-from pjax.sets._set import STATIC, Set, check_whole
+from pjax.sets._set import STATIC, Set
 
 
 @jax.tree_util.register_dataclass
@@ -37,7 +37,7 @@ class Own(Set):
     def __post_init__(self) -> None:
         if not callable(self.nearest):
             raise InputError(f"Own: nearest must be a function of an array; got {self.nearest!r:.120}.")
-        check_whole("Own", "axes", self.axes, 0)
+        self.check_whole("axes", 0)
         if self.axes > 2:
             raise InputError(f"Own: axes must be 0, 1 or 2; got {self.axes}.")
 

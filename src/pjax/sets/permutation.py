@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from pjax.errors import InputError
 from pjax.sets._set import Set
-from pjax.sets.box import Box
+from pjax.sets.numbers import Box
 
 
 @jax.tree_util.register_dataclass
@@ -25,10 +25,7 @@ class Permutation(Set):
     """
 
     name: ClassVar[str] = "permutation"
-
-    @property
-    def core(self) -> int:
-        return 2
+    core = 2
 
     def check(self, shape: tuple[int, ...]) -> None:
         if shape[0] != shape[1]:

@@ -29,31 +29,13 @@ def along(
     This finds jumps and kinks that no derivative sees.
     """
     grid = 10 ** jnp.linspace(-9, 0.5, 6 * fine, dtype=base.dtype)
-    grid = jnp.concatenate([grid, -grid])
-    widths = jnp.repeat(0.6 * 0.4 ** jnp.arange(fine, dtype=base.dtype), 5)
-    zoom = widths * jnp.tile(jnp.linspace(-1, 1, 5, dtype=base.dtype), fine)
-    # Steps are reach * absolute + (the step at the start of this width) * relative.
-    absolute = jnp.concatenate([grid, jnp.zeros_like(zoom)])
-    relative = jnp.concatenate([jnp.zeros_like(grid), 1 + zoom])
-    fresh = jnp.concatenate([jnp.zeros_like(grid), jnp.tile(jnp.arange(5) == 0, fine)])
+    steps = jnp.concatenate([grid, -grid])[:, None] * reach
 
     def line(best: Best, direction: jax.Array) -> tuple[Best, None]:
         norm = jnp.linalg.norm(direction, axis=-1, keepdims=True)
         unit = direction / jnp.where(norm > 0, norm, 1)
-
-        def attempt(
-            state: tuple[jax.Array, jax.Array, jax.Array], plan: tuple[jax.Array, jax.Array, jax.Array]
-        ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], None]:
-            (step, costs, centre), (absolute, relative, fresh) = state, plan
-            centre = jnp.where(fresh > 0, step, centre)
-            trial = absolute * reach + relative * centre
-            trial_costs = cost(base + trial[:, None] * unit)
-            better = trial_costs < costs
-            return (jnp.where(better, trial, step), jnp.where(better, trial_costs, costs), centre), None
-
-        still = jnp.zeros_like(reach)
-        (step, costs, _), _ = jax.lax.scan(attempt, (still, cost(base), still), (absolute, relative, fresh))
-        return keep(best, base + step[:, None] * unit, costs), None
+        widths = 0.6 * 0.4 ** jnp.arange(fine, dtype=base.dtype)
+        return _zoom(cost, best, base, unit, steps, jnp.abs, widths), None
 
     return jax.lax.scan(line, best, directions)[0]
 
@@ -65,38 +47,43 @@ def dense(cost: Cost, best: Best, base: jax.Array, unit: jax.Array, reach: jax.A
     crowded near ``base`` and near zero.
     """
     offset = jnp.sum(base * unit, axis=-1)
-    along, across = jnp.linspace(0, 1, 41, dtype=base.dtype), reach + jnp.abs(offset)
-    decades = jnp.linspace(-12, 0, 13, dtype=base.dtype)
-    tens = 10 ** (decades[:-1, None] + along * 1.0)
-    even = (jnp.arange(-12, 12, dtype=base.dtype)[:, None] + along) / 12
-    nothing = jnp.zeros_like(tens)
-    from_base = jnp.concatenate([tens, -tens, even, nothing, nothing])
-    from_zero = jnp.concatenate([nothing, nothing, 0 * even, tens, -tens])
-    shift = jnp.concatenate([0 * from_base[:-24, 0], jnp.ones(24, base.dtype)])
+    part, across = jnp.linspace(0, 1, 41, dtype=base.dtype), reach + jnp.abs(offset)
+    tens = 10 ** (jnp.linspace(-12, -1, 12, dtype=base.dtype)[:, None] + part)
+    even = (jnp.arange(-12, 12, dtype=base.dtype)[:, None] + part) / 12
+    near, far = jnp.concatenate([tens, -tens, even]), jnp.concatenate([tens, -tens])
+    segments = jnp.concatenate([near[..., None] * reach, far[..., None] * across - offset])
+    widths = 0.35 ** jnp.arange(14, dtype=base.dtype)
 
-    def value(t: jax.Array) -> jax.Array:
-        return cost(base + t[:, None] * unit)
+    def segment(best: Best, steps: jax.Array) -> tuple[Best, None]:
+        width = jnp.max(jnp.abs(jnp.diff(steps, axis=0)), axis=0)
+        return _zoom(cost, best, base, unit, steps, lambda _: width, widths), None
 
-    def attempt(state: Best, t: jax.Array) -> tuple[Best, None]:
-        there = value(t)
+    return jax.lax.scan(segment, best, segments)[0]
+
+
+def _zoom(
+    cost: Cost, best: Best, base: jax.Array, unit: jax.Array, steps: jax.Array, size: Cost, widths: jax.Array
+) -> Best:
+    """The best of some steps along a line, and then the best around it, in narrower and narrower parts.
+
+    ``size`` is that of the first part, from the best step; ``widths`` are those of all parts next to it.
+    """
+
+    def attempt(state: Best, step: jax.Array) -> tuple[Best, None]:
+        there = cost(base + step[:, None] * unit)
         better = there < state[1]
-        return (jnp.where(better, t, state[0]), jnp.where(better, there, state[1])), None
+        return (jnp.where(better, step, state[0]), jnp.where(better, there, state[1])), None
 
-    def segment(best: Best, plan: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Best, None]:
-        near, far, from_origin = plan
-        points = near[:, None] * reach + far[:, None] * across - from_origin * offset
-        worst = (points[0], jnp.full_like(reach, jnp.inf))
-        state, _ = jax.lax.scan(attempt, worst, points)
-        width = jnp.max(jnp.abs(jnp.diff(points, axis=0)), axis=0)
+    first = (steps[0], jnp.full_like(steps[0], jnp.inf))
+    state, _ = jax.lax.scan(attempt, first, steps)
+    length = size(state[0])
 
-        def zoom(state: Best, size: jax.Array) -> tuple[Best, None]:
-            around = state[0] + size * width * jnp.linspace(-1, 1, 8, dtype=base.dtype)[:, None]
-            return jax.lax.scan(attempt, state, around)[0], None
+    def narrower(state: Best, width: jax.Array) -> tuple[Best, None]:
+        nearby = state[0] + width * length * jnp.linspace(-1, 1, 8, dtype=base.dtype)[:, None]
+        return jax.lax.scan(attempt, state, nearby)[0], None
 
-        state, _ = jax.lax.scan(zoom, state, 0.35 ** jnp.arange(14, dtype=base.dtype))
-        return keep(best, base + state[0][:, None] * unit, state[1]), None
-
-    return jax.lax.scan(segment, best, (from_base, from_zero, shift))[0]
+    (step, costs), _ = jax.lax.scan(narrower, state, widths)
+    return keep(best, base + step[:, None] * unit, costs)
 
 
 def around(

@@ -14,12 +14,10 @@ from pjax.optim.solver import check_option
 from pjax.tools.drawing.diagram import Diagram, diagram_of
 from pjax.tools.drawing.dot import dot_text
 from pjax.tools.drawing.mermaid import mermaid_text
-from pjax.tools.drawing.png import png_bytes
-from pjax.tools.drawing.scene import Scene, scene_of
 from pjax.tools.drawing.svg import svg_text
 from pjax.tools.given import constant_names, given
 
-SUFFIXES = {".svg": "svg", ".png": "png", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
+SUFFIXES = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
 """The kinds of files, by how their names end."""
 
 
@@ -32,18 +30,9 @@ class Drawing:
     direction: Literal["right", "down"] = "right"
 
     @functools.cached_property
-    def _scene(self) -> Scene:
-        return scene_of(self.diagram, self.direction)
-
-    @functools.cached_property
     def svg(self) -> str:
         """As SVG."""
-        return svg_text(self._scene)
-
-    @functools.cached_property
-    def png(self) -> bytes:
-        """As PNG, with 200 dots per inch."""
-        return png_bytes(self._scene)
+        return svg_text(self.diagram, self.direction)
 
     @property
     def dot(self) -> str:
@@ -56,7 +45,7 @@ class Drawing:
         return mermaid_text(self.diagram, self.direction)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a file, of the kind that its name ends with: .svg, .png, .dot, .gv or .mmd.
+        """Write a file, of the kind that its name ends with: .svg, .dot, .gv or .mmd.
 
         The file is there whole, or not at all.
         """
@@ -65,8 +54,7 @@ class Drawing:
         suffix = Path(path).suffix.lower()
         if suffix not in SUFFIXES:
             raise InputError(f"drawings are saved as {', '.join(SUFFIXES)}; got {os.fspath(path)!r}")
-        data = getattr(self, SUFFIXES[suffix])
-        return write_atomically(Path(path), data if isinstance(data, bytes) else data.encode())
+        return write_atomically(Path(path), getattr(self, SUFFIXES[suffix]).encode())
 
     def _repr_svg_(self) -> str:
         return self.svg

@@ -33,6 +33,12 @@ def given(what: Any, params: Any) -> tuple[Callable[[Any], Any], Any]:
     return what, params
 
 
+def check_number(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is not a whole number, or too small."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
 def constant_names(what: Any, fn: Callable[[Any], Any], constants: Sequence[Any]) -> tuple[str, ...]:
     """For each array that a function captured, the user's name for it; empty where there is none.
 
@@ -64,14 +70,8 @@ def _captured(fn: Any) -> Mapping[str, Any]:
     """What a function reads from around it, by name."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    fn = inspect.unwrap(fn)
-    code = getattr(fn, "__code__", None)
-    if code is None:
+    try:
+        found = inspect.getclosurevars(inspect.unwrap(fn))
+    except (TypeError, ValueError):  # no function of Python, or one that reads what is not assigned yet
         return {}
-    found = {name: fn.__globals__[name] for name in code.co_names if name in fn.__globals__}
-    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return found
+    return {**found.globals, **found.nonlocals}

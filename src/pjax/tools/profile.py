@@ -5,21 +5,20 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pjax.checks import check_finite
-from pjax.engines import soft as backward
 from pjax.engines.point import Problem
-from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
-from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
-from pjax.optim.douglas_rachford import _Reflecting
+from pjax.optim import AlternatingProjections, Solver
 from pjax.optim.solver import Program, compiled
+from pjax.tools.drawing import names
+from pjax.tools.given import check_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,20 +60,18 @@ class Profile:
         return 1000 * least / self.milliseconds
 
     def __str__(self) -> str:
-        lines = [f"{'node':<28} {'op':<14} {'shape':<18} {'ms':>9} {'share':>7} {'Mops':>10} {'MB':>9}  line"]
+        rows: list[tuple[str, ...]] = [("node", "operation", "shape", "ms", "share", "Mops", "MB", "line")]
         for n in self.nodes:
-            name, shape = _short(n.name, 28), "x".join(map(str, n.shape))
-            lines.append(
-                f"{name:<28} {n.op:<14} {shape:<18} {n.milliseconds:>9.4f} {n.share:>7.1%}"
-                f" {n.operations / 1e6:>10.3f} {n.bytes / 1e6:>9.3f}  {n.line}"
-            )
-        lines.append(
+            millions = (f"{x / 1e6:.3f}" for x in (n.operations, n.bytes))
+            figures = (f"{n.milliseconds:.4f}", f"{n.share:.1%}", *millions)
+            rows.append((names.short(n.name, 32), n.op, names.shape_name(n.shape), *figures, n.line))
+        return (
+            f"{names.table(rows, '<<<>>>><')}\n"
             f"{self.method} on {self.device}: {self.milliseconds:.4f} ms a step,"
             f" {self.operations / 1e6:.1f} Mops, {self.bytes / 1e6:.1f} MB;"
             f" {self.roofline:.0%} of the roofline"
             f" ({self.peak_operations / 1e9:.0f} Gops/s, {self.peak_bytes / 1e9:.0f} GB/s)"
         )
-        return "\n".join(lines)
 
 
 def profile(
@@ -98,8 +95,7 @@ def profile(
     ['dot', 'squared_error']
     """
     solver = AlternatingProjections() if solver is None else solver
-    if not isinstance(repeats, int) or repeats < 1:
-        raise InputError(f"repeats must be a whole number of at least 1, got {repeats!r}")
+    check_number("repeats", repeats)
     traced, leaves = tracing.read(fn, params), jax.tree.leaves(params)
     check_finite(traced, leaves)
     program = compiled(solver, traced)
@@ -107,12 +103,11 @@ def profile(
     found = []
     for node in program.partition.graph.nodes:
         if not node.is_parameter:
-            run, arguments = _alone(program, node, leaves, constants)
-            found.append((node, *_measure(run, arguments, repeats)))
-    total = sum(ms for _, ms, _, _ in found)
+            found.append((node, *_measure(*_alone(program, node, leaves, constants), repeats=repeats)))
+    total = sum(ms for _, ms, _ in found)
     nodes = [
-        NodeCost(node.name, node.op, node.shape, node.line, ms, ms / total, operations, moved)
-        for node, ms, operations, moved in found
+        NodeCost(node.name, node.op, node.shape, node.line, ms, ms / total, *_cost(step))
+        for node, ms, step in found
     ]
     ms, operations, moved, size = _whole(program, leaves, constants, repeats)
     device = jax.devices()[0]
@@ -130,26 +125,24 @@ def profile(
 # --- What is measured: a function of a carry, and its arguments ---
 
 
-def _alone(program: Program, node: Node, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
-    """A node's part of a step, as a function of a carry and other arguments; and these."""
+def _alone(
+    program: Program, node: Node, leaves: list[Any], constants: tuple[Any, ...]
+) -> tuple[Callable[..., Callable[[Any], Any]], Any, tuple[Any, ...]]:
+    """A node's part of a step, as `_measure` takes it: what prepares it, its start, and the rest."""
     solver, v = program.solver, node.index
 
     @jax.jit
     def start(leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         problem = program.problem(leaves, constants)
-        return before(problem, node, stored(solver, problem)), problem.inputs[v], problem.points.get(v)
+        return before(problem, node, solver.stored(problem)), problem.inputs[v], problem.points.get(v)
 
-    def run(carry: Any, inputs: Any, point: Any, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
+    def prepared(inputs: Any, point: Any, leaves: list[Any], constants: tuple[Any, ...]) -> Any:
         problem = copy.copy(program.problem(leaves, constants))
         problem.inputs, problem.points = {v: inputs}, {v: point}
-        return moves(solver, problem, node, *carry)
+        return lambda carry: moves(solver, problem, node, *carry)
 
-    return run, (*start(leaves, constants), leaves, constants)
-
-
-def stored(solver: Solver, problem: Problem) -> Mapping[int, Any]:
-    """The edges of all operations, of methods that keep them."""
-    return solver.space(problem).start() if isinstance(solver, _Reflecting) else {}
+    carry, *rest = start(leaves, constants)
+    return prepared, carry, (*rest, leaves, constants)
 
 
 def before(problem: Problem, node: Node, edges: Mapping[int, Any]) -> tuple[Any, Any, Any]:
@@ -162,21 +155,14 @@ def before(problem: Problem, node: Node, edges: Mapping[int, Any]) -> tuple[Any,
 
 def moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, edges: Any) -> Any:
     """A node's part of a step: what it reads, its projection, and what it writes."""
-    if isinstance(solver, ExtrapolatedProjections):
-        if node.is_target:
-            predictions, *labels = problem.inputs[node.index]
-            rule: Any = node.rule
-            return rule.descent(predictions + problem.push(node.index, 0, values), *labels)
-        found: Sequence[Any] = backward._ask(problem, node, goal, solver.softness)
-    elif edges is not None:
-        after, moved = edges.displaced(problem, node, goal)
-        sums = [None if w.constant else after.sums(problem, node, i) for i, w in enumerate(node.wires)]
-        return after, moved.output, [list(problem.pull(node.index, i, s)) for i, s in enumerate(sums)]
+    kept: tuple[Any, ...] = ()
+    if edges is None:
+        found = solver.part(problem, node, values, goal)
     else:
-        shifts = tuple(problem.push(node.index, i, values) for i in range(len(node.wires)))
-        moved = problem.project(node.index, shifts, goal)
-        found = moved.inputs
-    return [list(problem.pull(node.index, i, total)) for i, total in enumerate(found)]
+        after, moved = edges.displaced(problem, node, goal)
+        found = [None if w.constant else after.sums(problem, node, i) for i, w in enumerate(node.wires)]
+        kept = (after, moved.output)
+    return *kept, [list(problem.pull(node.index, i, total)) for i, total in enumerate(found)]
 
 
 def _whole(
@@ -186,21 +172,17 @@ def _whole(
     solver = program.solver
 
     def prepared(leaves: list[Any], constants: tuple[Any, ...]) -> Callable[[Any], Any]:
-        problem = program.problem(leaves, constants)
-        if isinstance(solver, ExtrapolatedProjections):
-            return lambda leaves: solver.moves(program.problem(leaves, constants))
-        return solver.iteration(problem).step
+        if solver.keeps_state:
+            return solver.iteration(program.problem(leaves, constants)).step
+        return lambda leaves: solver.moves(program.problem(leaves, constants))
 
+    @jax.jit
     def begin(leaves: list[Any], constants: tuple[Any, ...]) -> Any:
-        if isinstance(solver, ExtrapolatedProjections):
-            return leaves
-        return solver.iteration(program.problem(leaves, constants)).start()
+        return solver.iteration(program.problem(leaves, constants)).start() if solver.keeps_state else leaves
 
-    start = jax.jit(begin)(leaves, constants)
-    ms = _milliseconds(prepared, start, (leaves, constants), repeats)
-    step = jax.jit(lambda s, ls, cs: prepared(ls, cs)(s)).lower(start, leaves, constants).compile()
+    ms, step = _measure(prepared, begin(leaves, constants), (leaves, constants), repeats)
     operations, moved = _cost(step)
-    if not isinstance(solver, ExtrapolatedProjections):  # which evaluates the function in every step
+    if solver.keeps_state:  # so the function is evaluated before the steps
         forward = jax.jit(lambda ls, cs: program.problem(ls, cs).loss).lower(leaves, constants).compile()
         before = _cost(forward)
         operations, moved = max(operations - before[0], 1.0), max(moved - before[1], 1.0)
@@ -211,23 +193,16 @@ def _whole(
 # --- Measuring ---
 
 
-def _measure(run: Callable[..., Any], arguments: tuple[Any, ...], repeats: int) -> tuple[float, float, float]:
-    """Milliseconds, operations and bytes of a function of a carry and other arguments."""
-    first, *rest = arguments
-    cost = _cost(jax.jit(run).lower(first, *rest).compile())
-    return _milliseconds(lambda *rest: lambda carry: run(carry, *rest), first, tuple(rest), repeats), *cost
-
-
 def _cost(compiled: Any) -> tuple[float, float]:
     """Operations and bytes, by the compiler's account."""
     cost = compiled.cost_analysis() or {}
     return float(cost.get("flops", 0)), float(cost.get("bytes accessed", 0))
 
 
-def _milliseconds(
+def _measure(
     prepared: Callable[..., Callable[[Any], Any]], first: Any, rest: tuple[Any, ...], repeats: int
-) -> float:
-    """The time of one call inside a loop; what is prepared is not counted."""
+) -> tuple[float, Any]:
+    """The milliseconds of one call inside a loop, where what is prepared is not counted; and it, compiled."""
 
     @functools.partial(jax.jit, static_argnums=0)
     def loop(times: int, first: Any, *rest: Any) -> Any:
@@ -254,7 +229,8 @@ def _milliseconds(
     few = 2
     once = seconds(few)
     many = few + int(min(max(0.02 * few / max(once, 1e-6), 4), 1000))
-    return max(1000 * (seconds(many) - once) / (many - few), 1e-6)
+    compiled = jax.jit(lambda first, *rest: prepared(*rest)(first)).lower(first, *rest).compile()
+    return max(1000 * (seconds(many) - once) / (many - few), 1e-6), compiled
 
 
 @functools.cache
@@ -263,10 +239,6 @@ def _peaks(size: int, repeats: int) -> tuple[float, float]:
     n = 1024 if jax.default_backend() == "cpu" else 4096
     m = min(max(size // 8, 2**14), 2**27)  # read and written
     square, long = jnp.ones((n, n), jnp.float32), jnp.ones(m, jnp.float32)
-    product, _, _ = _measure(lambda x, y: x @ y, (square, square), repeats)
-    copying, _, _ = _measure(lambda x, c: x * c, (long, jnp.float32(1.0)), repeats)
+    product, _ = _measure(lambda y: lambda x: x @ y, square, (square,), repeats)
+    copying, _ = _measure(lambda c: lambda x: x * c, long, (jnp.float32(1.0),), repeats)
     return 2 * n**3 / (product / 1000), 2 * 4 * m / (copying / 1000)
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"

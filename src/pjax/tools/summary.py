@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,16 +10,15 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 
-from pjax.engines.point import Problem
 from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph.stack.stacking import unstacked
 from pjax.graph.wires import Evaluator
-from pjax.optim import AlternatingProjections, ExtrapolatedProjections, Solver
+from pjax.optim import AlternatingProjections, Solver
 from pjax.optim.solver import Program
 from pjax.tools.drawing import names
 from pjax.tools.given import given
-from pjax.tools.profile import before, moves, stored
+from pjax.tools.profile import before, moves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,21 +82,13 @@ class Summary:
 
     @property
     def markdown(self) -> str:
-        """As a table in Markdown."""
+        """As a table in Markdown, as which a notebook shows it."""
         head, *rows = (" | ".join(row) for row in self._rows())
-        bar = "|".join(" --- " if left else " ---: " for left in _LEFT)
+        bar = "|".join({"<": " --- ", ">": " ---: "}[side] for side in _SIDES)
         return "\n".join([f"| {head} |", f"|{bar}|", *(f"| {row} |" for row in rows)])
 
     def __str__(self) -> str:
-        rows = list(self._rows())
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                text.ljust(width) if left else text.rjust(width)
-                for text, width, left in zip(row, widths, _LEFT, strict=True)
-            ).rstrip()
-            for row in rows
-        ]
+        lines = names.table(list(self._rows()), _SIDES).splitlines()
         rule = "─" * max(map(len, lines))
         note = (
             f"{self.method}: {self.count} nodes as {len(self.nodes)}, {self.parameters:,} numbers to find,"
@@ -106,50 +96,26 @@ class Summary:
         )
         return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], note])
 
-    def _repr_html_(self) -> str:
-        head, *rows = self._rows()
-
-        def row(texts: Sequence[str], tag: str) -> str:
-            cells = (
-                f'<{tag} style="text-align: {"left" if left else "right"}">{html.escape(text)}</{tag}>'
-                for text, left in zip(texts, _LEFT, strict=True)
-            )
-            return f"<tr>{''.join(cells)}</tr>"
-
-        body = "".join(row(texts, "td") for texts in rows)
-        return f"<table><thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table>"
+    def _repr_markdown_(self) -> str:
+        return self.markdown
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         yield ("node", "operation", "shape", "set", "edges", "copies", "stored", "kept", "Mops", "line")
         for n in self.nodes:
             shape = names.shape_name(n.shape)
-            yield (
-                names.short(n.name, 32),
-                n.op,
-                f"{n.count} × ({shape})" if n.count > 1 else shape,
-                str(n.set),
-                f"{n.edges:,}",
-                names.range_name(*n.copies) if n.copies != (0, 0) else "",
-                bytes_name(n.edge_bytes),
-                bytes_name(n.state_bytes),
-                f"{n.operations / 1e6:,.3f}",
-                names.place_name(n.line),
-            )
-        yield (
-            "total",
-            "",
-            "",
-            "",
-            f"{self.edges:,}",
-            "",
-            bytes_name(self.edge_bytes),
-            bytes_name(self.state_bytes),
-            f"{self.operations / 1e6:,.3f}",
-            "",
-        )
+            shape = f"{n.count} × ({shape})" if n.count > 1 else shape
+            copies = names.range_name(*n.copies) if n.copies != (0, 0) else ""
+            head = (names.short(n.name, 32), n.op, shape, str(n.set))
+            yield *head, *_figures(n, copies), names.place_name(n.line)
+        yield "total", "", "", "", *_figures(self, ""), ""
 
 
-_LEFT = (True, True, True, False, False, False, False, False, False, True)  # which columns begin at the left
+_SIDES = "<<<>>>>>><"  # at which side the texts of each column stand
+
+
+def _figures(of: NodeSummary | Summary, copies: str) -> tuple[str, ...]:
+    memory = bytes_name(of.edge_bytes), bytes_name(of.state_bytes)
+    return f"{of.edges:,}", copies, *memory, f"{of.operations / 1e6:,.3f}"
 
 
 def bytes_name(number: int) -> str:
@@ -231,7 +197,11 @@ def _state_bytes(program: Program, leaves: Sequence[Any], constants: Sequence[An
     """For each node, the bytes of what a method carries from step to step."""
 
     def begin(leaves: Any, constants: Any) -> Any:
-        return _state(program.solver, program.problem(leaves, constants))
+        problem = program.problem(leaves, constants)
+        if program.solver.keeps_state:
+            return program.solver.iteration(problem).start()
+        # What is asked of each node, while the sweep passes.
+        return {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.nodes if not n.is_target}
 
     found: dict[int, int] = {}
     state = jax.eval_shape(begin, leaves, constants)
@@ -242,12 +212,6 @@ def _state_bytes(program: Program, leaves: Sequence[Any], constants: Sequence[An
     return found
 
 
-def _state(solver: Solver, problem: Problem) -> Any:
-    if isinstance(solver, ExtrapolatedProjections):  # what is asked of each node, while the sweep passes
-        return {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.nodes if not n.is_target}
-    return solver.iteration(problem).start()
-
-
 def _operations(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, float]:
     """For each node that is not a parameter, the operations of its part of a step."""
     parts: dict[int, Callable[[], Any]] = {}
@@ -255,7 +219,7 @@ def _operations(program: Program, leaves: Sequence[Any], constants: Sequence[Any
     def every(leaves: Any, constants: Any) -> None:
         # One problem for all; each part is read on its own, and takes what it needs of it as an argument.
         solver, problem = program.solver, program.problem(leaves, constants)
-        edges = stored(solver, problem)
+        edges = solver.stored(problem)
         for node in problem.graph.nodes:
             if not node.is_parameter:
                 carry = before(problem, node, edges)

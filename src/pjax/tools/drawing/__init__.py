@@ -1,12 +1,8 @@
-"""Drawings of computation graphs: SVG, PNG, Graphviz's DOT, Mermaid. `pjax.draw` makes them.
+"""Drawings of computation graphs: SVG, Graphviz's DOT, Mermaid. `pjax.draw` makes them.
 
 - `diagram`: what is shown, boxes and arrows. `names`, `style`: in what words and colours.
 - `dot`, `mermaid`: written as text, for programs that find places themselves.
-- `place`, `scene`: with places, as shapes and words. `svg`, `png`: these as files.
+- `place`, `svg`: with places, as a picture.
 
 Pictures need the extra ``draw``: ``pip install "pjax-learn[draw]"``.
 """
-
-from pjax.tools.drawing.diagram import Arrow as Arrow
-from pjax.tools.drawing.diagram import Box as Box
-from pjax.tools.drawing.diagram import Diagram as Diagram

@@ -234,21 +234,18 @@ class _Maker:
         for (kind, index), way in layouts.items():
             role: Role = "indices" if kind == "steer" else carries
             shown = names.layout_names(way) if role == "edges" else ()
+            offset, back = 0, False
             if kind == "node":
-                edges, each = 0, None
-                if index in counts:
-                    edges = fan_out.total(counts[index], self._graph.nodes[index].shape)
-                    each = fan_out.least_and_most(counts[index], read=True)
+                start, shape, count = f"n{index}", self._graph.nodes[index].shape, counts.get(index)
                 (offset,) = offsets[index] if len(offsets[index]) == 1 else (0,)
                 back = self._members[index][0] >= self._members[u][0]
-                arrow = Arrow(f"n{index}", f"n{u}", i, shown, role, edges, each, offset, back)
             else:
                 box = self._constant(index)
+                start, shape = box.key, box.shape
                 count = fan_out.of_constant(reader, i) if role == "edges" else None
-                edges = 0 if count is None else fan_out.total(count, box.shape)
-                each = None if count is None else fan_out.least_and_most(count, read=True)
-                arrow = Arrow(box.key, f"n{u}", i, shown, role, edges, each)
-            self._arrows.append(arrow)
+            edges = 0 if count is None else fan_out.total(count, shape)
+            each = None if count is None else fan_out.least_and_most(count, read=True)
+            self._arrows.append(Arrow(start, f"n{u}", i, shown, role, edges, each, offset, back))
         if not layouts:
             self._literal(u, i, units, carries)
 

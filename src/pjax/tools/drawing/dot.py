@@ -1,5 +1,7 @@
 """A diagram in the language of Graphviz."""
 
+import json
+
 from pjax.tools.drawing.diagram import Arrow, Box, Diagram
 from pjax.tools.drawing.style import paint
 
@@ -51,15 +53,7 @@ def _arrow(arrow: Arrow) -> str:
 
 
 def _statement(subject: str, **attributes: str) -> str:
-    written = ", ".join(f"{name}={quoted(value)}" for name, value in attributes.items())
+    written = ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in attributes.items()
+    )
     return f"{subject} [{written}];"
-
-
-def quoted(text: str) -> str:
-    r"""A string of the language.
-
-    >>> print(quoted('a "b"\nc'))
-    "a \"b\"\nc"
-    """
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

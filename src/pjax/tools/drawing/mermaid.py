@@ -10,6 +10,7 @@ _BRACKETS = {
     "identity": ("(", ")"),
     "target": ("[[", "]]"),
 }
+_LETTERS = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
 
 
 def mermaid_text(diagram: Diagram, direction: str) -> str:
@@ -26,27 +27,17 @@ def mermaid_text(diagram: Diagram, direction: str) -> str:
 
 def _box(box: Box) -> str:
     opening, closing = _BRACKETS[box.kind]
-    text = f"{quoted(f'{box.title} {box.times}'.strip())}<br/><small>{quoted(box.subtitle)}</small>"
+    title = f"{box.title} {box.times}".strip()
+    text = f"{title.translate(_LETTERS)}<br/><small>{box.subtitle.translate(_LETTERS)}</small>"
     colour = "constant" if box.set is None else f"set{box.set % len(SETS) + 1}"
     return f'{box.key}{opening}"{text}"{closing}:::{colour}'
 
 
 def _arrow(arrow: Arrow) -> str:
     line = "-->" if arrow.role == "edges" else "-.->"
-    label = f'|"{quoted(arrow.label)}"|' if arrow.label else ""
+    label = f'|"{arrow.label.translate(_LETTERS)}"|' if arrow.label else ""
     return f"{arrow.source} {line}{label} {arrow.target}"
 
 
 def _style(style: Style) -> str:
     return f"fill:{style.fill},stroke:{style.line},color:#22262a"
-
-
-def quoted(text: str) -> str:
-    """A text between quotation marks.
-
-    >>> quoted('a "b" <c>')
-    'a #quot;b#quot; #lt;c#gt;'
-    """
-    for letter, name in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
-        text = text.replace(letter, name)
-    return text

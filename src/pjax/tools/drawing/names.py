@@ -74,6 +74,18 @@ def short(text: str, length: int) -> str:
     return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
 
 
+def table(rows: Sequence[Sequence[str]], sides: str = "") -> str:
+    """Rows in columns as wide as their widest entries, which stand at the left or at the right.
+
+    >>> print(table([("node", "last"), ("dot_1", "0.5")], "<>"))
+    node   last
+    dot_1   0.5
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    forms = [f"{side}{width}" for side, width in zip(sides or "<" * len(widths), widths, strict=True)]
+    return "\n".join("  ".join(map(format, row, forms)).rstrip() for row in rows)
+
+
 def place_name(line: str) -> str:
     """The user's line without the folder.
 

@@ -13,5 +13,5 @@ def module(name: str) -> Any:
     except ImportError:
         package = name.partition(".")[0]
         raise PjaxError(
-            f'SVG and PNG need {package}: pip install "pjax-learn[draw]". DOT and Mermaid need nothing more'
+            f'pictures need {package}: pip install "pjax-learn[draw]". DOT and Mermaid need nothing more'
         ) from None

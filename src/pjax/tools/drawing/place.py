@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pjax.tools.drawing.diagram import Arrow, Diagram
 from pjax.tools.drawing.needs import module
@@ -31,8 +31,7 @@ AWAY = 15.0  # between these and the layer
 ROUND = 9.0  # radius of corners
 
 
-@dataclasses.dataclass(frozen=True)
-class Rectangle:
+class Rectangle(NamedTuple):
     """A place: its centre and its size."""
 
     x: float
@@ -41,8 +40,7 @@ class Rectangle:
     height: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """The way of an arrow, and where its label is."""
 
     start: Point
@@ -50,8 +48,7 @@ class Route:
     label: Rectangle | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """A diagram with places, all coordinates from zero."""
 
     boxes: dict[str, Rectangle]
@@ -75,7 +72,7 @@ def place(
     return _Placer(diagram, sizes, labels, down).placed()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Vertex:
     """Something in a layer: a box, a label, or an arrow that passes."""
 
@@ -91,25 +88,25 @@ class _Placer:
     def __init__(
         self, diagram: Diagram, sizes: dict[str, Size], labels: Sequence[Size | None], down: bool
     ) -> None:
-        self._diagram, self._down = diagram, down
+        self._down, self._arrows = down, diagram.arrows
         self._corner = WIDE if down else CORNER
-        kinds = {box.key: box.kind for box in diagram.boxes}
         # What runs through operations is to be straight; parameters and constants join from the sides.
-        self._weights = [
-            1.0 if kinds[a.source] in ("parameter", "constant") or a.back else 1000.0 for a in diagram.arrows
-        ]
+        aside = {box.key for box in diagram.boxes if box.kind in ("parameter", "constant")}
+        self._weights = [1.0 if a.source in aside or a.back else 1000.0 for a in diagram.arrows]
         self._labels = [None if size is None else self._turned(size) for size in labels]
         layers = layers_of(diagram)
-        self._boxes = {
-            box.key: _Vertex(2 * layers[box.key], *self._turned(sizes[box.key])) for box in diagram.boxes
-        }
-        self._chains = [
-            self._chain(arrow, label) for arrow, label in zip(diagram.arrows, self._labels, strict=True)
-        ]
-        for box in diagram.boxes:  # room for all arrows that enter
-            entering = sum(arrow.target == box.key for arrow in diagram.arrows)
-            vertex = self._boxes[box.key]
-            vertex.across = max(vertex.across, PORT * (entering - 1) + 2 * self._corner)
+        entering = collections.Counter(arrow.target for arrow in diagram.arrows)
+        self._boxes: dict[str, _Vertex] = {}
+        for box in diagram.boxes:
+            along, across = self._turned(sizes[box.key])
+            room = PORT * (entering[box.key] - 1) + 2 * self._corner  # for all arrows that enter
+            self._boxes[box.key] = _Vertex(2 * layers[box.key], along, max(across, room))
+        self._chains = list(map(self._chain, diagram.arrows, self._labels))
+        self._returns = sorted(
+            (i for i, arrow in enumerate(diagram.arrows) if arrow.back),
+            key=lambda i: self._source(i).layer - self._target(i).layer,
+        )
+        self._vertices = [*self._boxes.values(), *itertools.chain(*self._chains)]
         self._order()
         self._columns()
 
@@ -117,121 +114,98 @@ class _Placer:
         """From width and height to along and across, and the other way round."""
         return pair[::-1] if self._down else pair
 
+    def _source(self, i: int) -> _Vertex:
+        return self._boxes[self._arrows[i].source]
+
+    def _target(self, i: int) -> _Vertex:
+        return self._boxes[self._arrows[i].target]
+
     def _chain(self, arrow: Arrow, label: Size | None) -> list[_Vertex]:
         """What stands for an arrow in the layers between its ends; the label is next to the reader."""
         if arrow.back:
             return []
-        first, last = self._boxes[arrow.source].layer + 1, self._boxes[arrow.target].layer - 1
-        chain = [_Vertex(layer) for layer in range(first, last + 1)]
+        between = range(self._boxes[arrow.source].layer + 1, self._boxes[arrow.target].layer)
+        chain = [_Vertex(layer) for layer in between]
         if label is not None:
             chain[-1].along, chain[-1].across = label
         return chain
 
     def _order(self) -> None:
-        """Places across, by igraph."""
-        vertices = list(self._boxes.values())
-        joined: list[tuple[int, int]] = []
-        weights: list[float] = []
-        number = {id(v): i for i, v in enumerate(vertices)}
-        for arrow, chain, weight in zip(self._diagram.arrows, self._chains, self._weights, strict=True):
-            if arrow.back:
-                continue
-            number.update({id(v): len(vertices) + i for i, v in enumerate(chain)})
-            vertices += chain
-            way = [self._boxes[arrow.source], *chain, self._boxes[arrow.target]]
-            joined += [(number[id(a)], number[id(b)]) for a, b in itertools.pairwise(way)]
-            # Above all, what passes layers is.
-            weights += [weight, *[20 * weight] * (len(chain) - 1), weight]
-        graph = module("igraph").Graph(len(vertices), joined, directed=True)
-        layers = [v.layer for v in vertices]
-        found = graph.layout_sugiyama(layers=layers, hgap=1, vgap=1, maxiter=_rounds(1000, len(vertices)))
-        for vertex, (at, _) in zip(vertices, found, strict=True):
+        """Places across: an order of each layer by igraph, and then room, near to what they are joined to."""
+        joined: list[tuple[_Vertex, _Vertex, float]] = []
+        for i, (chain, weight) in enumerate(zip(self._chains, self._weights, strict=True)):
+            if chain:
+                way = itertools.pairwise([self._source(i), *chain, self._target(i)])
+                # Above all, what passes layers is to be straight.
+                weights = [weight, *[20 * weight] * (len(chain) - 1), weight]
+                joined += [(a, b, w) for (a, b), w in zip(way, weights, strict=True)]
+        number = {vertex: i for i, vertex in enumerate(self._vertices)}
+        edges = [(number[a], number[b]) for a, b, _ in joined]
+        graph = module("igraph").Graph(len(number), edges, directed=True)
+        layers = [v.layer for v in self._vertices]
+        found = graph.layout_sugiyama(layers=layers, hgap=1, vgap=1, maxiter=_rounds(1000, len(number)))
+        for vertex, (at, _) in zip(self._vertices, found, strict=True):
             vertex.at = at
-        ends = [(vertices[a], vertices[b]) for a, b in joined]
-        rows = _in_layers(vertices)
-        _spread(rows, [(*pair, weight) for pair, weight in zip(ends, weights, strict=True)])
-        for chain in self._chains:
-            _straighten(chain, rows)
+        _spread(self._vertices, joined)
 
     def _columns(self) -> None:
-        """Places along: the start and the end of each layer."""
-        lanes = sorted(
-            (i for i, arrow in enumerate(self._diagram.arrows) if arrow.back),
-            key=lambda i: (self._span(self._diagram.arrows[i]), i),
-        )
-        self._runs: dict[tuple[int, bool], int] = {}
-        runs: dict[int, int] = collections.Counter()
-        for i in lanes:  # each return runs beside the layer it leaves, and beside the one it comes to
-            arrow = self._diagram.arrows[i]
-            for gap, is_end in (
-                (self._boxes[arrow.source].layer + 1, False),
-                (self._boxes[arrow.target].layer, True),
-            ):
-                self._runs[i, is_end] = runs[gap]
-                runs[gap] += 1
-        vertices = [*self._boxes.values(), *(v for chain in self._chains for v in chain)]
-        last = max(v.layer for v in vertices)
+        """Places along: the start and the end of each layer. Returns run beside the layers of their ends."""
+        runs = AWAY + RUN * len(self._returns) if self._returns else 0.0
         self._starts, self._ends = [], []
-        at = AWAY + RUN * runs[0] if runs[0] else 0.0
-        for layer in range(last + 1):
-            width = max((v.along for v in vertices if v.layer == layer), default=0.0)
+        at = runs
+        for layer in range(max(v.layer for v in self._vertices) + 1):
+            width = max((v.along for v in self._vertices if v.layer == layer), default=0.0)
             self._starts.append(at)
             self._ends.append(at + width)
-            at += width + GAP + RUN * runs[layer + 1]
-        self._length = self._ends[-1] + (AWAY + RUN * runs[last + 1] if runs[last + 1] else 0.0)
-        top = min(v.at - v.across / 2 for v in vertices)
-        for v in vertices:
+            at += width + GAP + RUN * len(self._returns)
+        self._length = self._ends[-1] + runs
+        top = min(v.at - v.across / 2 for v in self._vertices)
+        for v in self._vertices:
             v.at -= top
-        bottom = max(v.at + v.across / 2 for v in vertices)
-        self._lane: dict[int, float] = {}
-        for i in lanes:
-            breadth = (self._labels[i] or (0.0, 0.0))[1] + ROOM / 2
-            self._lane[i] = bottom + max(breadth, LANE) / 2 + ROOM / 4
-            bottom += max(breadth, LANE)
-        self._width = bottom
-
-    def _span(self, arrow: Arrow) -> int:
-        return self._boxes[arrow.source].layer - self._boxes[arrow.target].layer
+        self._width = max(v.at + v.across / 2 for v in self._vertices)
+        self._lanes: dict[int, float] = {}
+        for i in self._returns:
+            breadth = max((self._labels[i] or (0.0, 0.0))[1] + ROOM / 2, LANE)
+            self._lanes[i] = self._width + breadth / 2 + ROOM / 4
+            self._width += breadth
 
     # --- Ways ---
 
     def placed(self) -> Placed:
         boxes = {
-            key: self._rectangle(self._middle(v), v.at, v.along, v.across) for key, v in self._boxes.items()
+            key: self._rectangle(self._middle(v), v.at, (v.along, v.across)) for key, v in self._boxes.items()
         }
         ports = self._ports()
-        routes = tuple(
-            self._returning(i, arrow, ports[i]) if arrow.back else self._forward(i, arrow, ports[i])
-            for i, arrow in enumerate(self._diagram.arrows)
+        routes = (
+            self._returning(i, ports[i]) if arrow.back else self._forward(i, ports[i])
+            for i, arrow in enumerate(self._arrows)
         )
-        return Placed(boxes, routes, *self._turned((self._length, self._width)))
+        return Placed(boxes, tuple(routes), *self._turned((self._length, self._width)))
 
-    def _rectangle(self, along: float, across: float, length: float, breadth: float) -> Rectangle:
-        return Rectangle(*self._turned((along, across)), *self._turned((length, breadth)))
+    def _rectangle(self, along: float, across: float, size: Size) -> Rectangle:
+        return Rectangle(*self._turned((along, across)), *self._turned(size))
 
     def _middle(self, v: _Vertex) -> float:
         return (self._starts[v.layer] + self._ends[v.layer]) / 2
 
-    def _ports(self) -> list[float]:
+    def _ports(self) -> dict[int, float]:
         """For each arrow, how far from the middle of its box it enters: straight, where there is room."""
-        found = [0.0] * len(self._diagram.arrows)
-        entering: dict[str, list[tuple[float, int]]] = collections.defaultdict(list)
-        for i, (arrow, chain) in enumerate(zip(self._diagram.arrows, self._chains, strict=True)):
-            before = float("inf") if arrow.back else chain[-1].at
-            entering[arrow.target].append((before, i))
-        for key, arrivals in entering.items():
-            box = self._boxes[key]
+        found: dict[int, float] = {}
+        for key, box in self._boxes.items():
+            arrivals = sorted(
+                (self._chains[i][-1].at if self._chains[i] else float("inf"), i)
+                for i, arrow in enumerate(self._arrows)
+                if arrow.target == key
+            )
             most = box.across / 2 - self._corner
-            arrivals.sort()
             wanted = [min(max(at - box.at, -most), most) for at, _ in arrivals]
             places = _apart(wanted, [self._weights[i] for _, i in arrivals], [0.0] * len(wanted), PORT)
             for k, ((_, i), at) in enumerate(zip(arrivals, places, strict=True)):
                 found[i] = min(max(at, k * PORT - most), most - (len(arrivals) - 1 - k) * PORT)
         return found
 
-    def _forward(self, i: int, arrow: Arrow, port: float) -> Route:
-        source, target = self._boxes[arrow.source], self._boxes[arrow.target]
-        start = (self._middle(source) + source.along / 2, source.at)
+    def _forward(self, i: int, port: float) -> Route:
+        source, target = self._source(i), self._target(i)
         segments: list[Segment] = [((self._ends[source.layer], source.at),)]
         here = source.at
         for layer, at in [*((v.layer, v.at) for v in self._chains[i]), (target.layer, target.at + port)]:
@@ -240,28 +214,25 @@ class _Placer:
             if layer != target.layer:
                 segments.append(((self._ends[layer], at),))
             here = at
-        segments.append(((self._middle(target) - target.along / 2, here),))
-        label, size = None, self._labels[i]
-        if size is not None:
-            v = self._chains[i][-1]
-            label = self._rectangle(self._middle(v), v.at, *size)
-        return self._route(start, segments, label)
+        last = self._chains[i][-1]
+        return self._route(i, port, segments, (self._middle(last), last.at))
 
-    def _returning(self, i: int, arrow: Arrow, port: float) -> Route:
-        source, target = self._boxes[arrow.source], self._boxes[arrow.target]
+    def _returning(self, i: int, port: float) -> Route:
+        source, target = self._source(i), self._target(i)
+        away = AWAY + RUN * self._returns.index(i)
+        out, back = self._ends[source.layer] + away, self._starts[target.layer] - away
+        lane, end = self._lanes[i], target.at + port
+        ends = (self._middle(source), source.at), (self._middle(target), end)
+        corners = _rounded([ends[0], (out, source.at), (out, lane), (back, lane), (back, end), ends[1]])
+        return self._route(i, port, corners, ((out + back) / 2, lane))
+
+    def _route(self, i: int, port: float, segments: list[Segment], label: Point) -> Route:
+        """From the source, through segments, to the target."""
+        source, target, size = self._source(i), self._target(i), self._labels[i]
         start = (self._middle(source) + source.along / 2, source.at)
-        out = self._ends[source.layer] + AWAY + RUN * self._runs[i, False]
-        back = self._starts[target.layer] - AWAY - RUN * self._runs[i, True]
-        lane, end = self._lane[i], target.at + port
-        corners = [start, (out, source.at), (out, lane), (back, lane), (back, end)]
-        segments = _rounded([*corners, (self._middle(target) - target.along / 2, end)])
-        size = self._labels[i]
-        label = None if size is None else self._rectangle((out + back) / 2, lane, *size)
-        return self._route(start, segments, label)
-
-    def _route(self, start: Point, segments: Sequence[Segment], label: Rectangle | None) -> Route:
-        turned = tuple(tuple(self._turned(point) for point in segment) for segment in segments)
-        return Route(self._turned(start), turned, label)
+        end = (self._middle(target) - target.along / 2, target.at + port)
+        turned = tuple(tuple(map(self._turned, segment)) for segment in (*segments, (end,)))
+        return Route(self._turned(start), turned, None if size is None else self._rectangle(*label, size))
 
 
 def layers_of(diagram: Diagram) -> dict[str, int]:
@@ -281,60 +252,33 @@ def layers_of(diagram: Diagram) -> dict[str, int]:
     return layer
 
 
-Layers: TypeAlias = dict[int, list[_Vertex]]
-"""What is in each layer, in order."""
-
-
-def _in_layers(vertices: Sequence[_Vertex]) -> Layers:
-    layers: Layers = collections.defaultdict(list)
-    for vertex in sorted(vertices, key=lambda v: v.at):
-        layers[vertex.layer].append(vertex)
-    return layers
-
-
 def _rounds(most: int, size: int) -> int:
     """How often to improve: less in a large graph, so that it is there in a while."""
     return max(min(most, 1000 * most // size), 2)
 
 
-def _spread(layers: Layers, joined: Sequence[tuple[_Vertex, _Vertex, float]]) -> None:
+def _spread(vertices: Sequence[_Vertex], joined: Sequence[tuple[_Vertex, _Vertex, float]]) -> None:
     """Give every vertex room, in the order of its layer, and move it to where its neighbours are."""
-    near: dict[int, list[tuple[_Vertex, float]]] = collections.defaultdict(list)
+    near: dict[_Vertex, list[tuple[_Vertex, float]]] = collections.defaultdict(list)
     for a, b, weight in joined:
-        near[id(a)].append((b, weight))
-        near[id(b)].append((a, weight))
-    vertices = [v for layer in layers.values() for v in layer]
+        near[a].append((b, weight))
+        near[b].append((a, weight))
+    layers: dict[int, list[_Vertex]] = collections.defaultdict(list)
     largest = max(v.across for v in vertices) + ROOM
-    for vertex in vertices:
+    for vertex in sorted(vertices, key=lambda v: v.at):
+        layers[vertex.layer].append(vertex)
         vertex.at *= largest
     order = sorted(layers)
     for _ in range(_rounds(60, len(vertices))):
         for number in (*order, *reversed(order)):
             layer = layers[number]
-            weights = [sum(weight for _, weight in near[id(v)]) for v in layer]
+            heavy = [sum(weight for _, weight in near[v]) or 1.0 for v in layer]
             wanted = [
-                sum(u.at * weight for u, weight in near[id(v)]) / total if total else v.at
-                for v, total in zip(layer, weights, strict=True)
+                sum(u.at * weight for u, weight in near[v]) / total if near[v] else v.at
+                for v, total in zip(layer, heavy, strict=True)
             ]
-            heavy = [max(total, 1.0) for total in weights]
             for vertex, at in zip(layer, _apart(wanted, heavy, [v.across for v in layer], ROOM), strict=True):
                 vertex.at = at
-
-
-def _straighten(chain: Sequence[_Vertex], layers: Layers) -> None:
-    """Put all of an arrow's places at one height, where nothing is in the way."""
-    low, high = float("-inf"), float("inf")
-    for vertex in chain:
-        layer = layers[vertex.layer]
-        i = next(k for k, other in enumerate(layer) if other is vertex)
-        for other in layer[max(i - 1, 0) : i]:
-            low = max(low, other.at + (other.across + vertex.across) / 2 + ROOM)
-        for other in layer[i + 1 : i + 2]:
-            high = min(high, other.at - (other.across + vertex.across) / 2 - ROOM)
-    if chain and low <= high:
-        at = min(max(sum(v.at for v in chain) / len(chain), low), high)
-        for vertex in chain:
-            vertex.at = at
 
 
 def _apart(
@@ -350,23 +294,22 @@ def _apart(
         offsets.append(offsets[-1] + (a + b) / 2 + room)
     # Without their offsets the places must only not fall: neighbours that would are replaced by their mean.
     blocks: list[tuple[float, float, int]] = []
-    for want, weight, offset in zip(wanted, weights, offsets, strict=True):
+    for want, weight, offset in zip(wanted, weights, offsets, strict=False):
         total, heavy, count = weight * (want - offset), weight, 1
         while blocks and blocks[-1][0] / blocks[-1][1] > total / heavy:
             before = blocks.pop()
             total, heavy, count = total + before[0], heavy + before[1], count + before[2]
         blocks.append((total, heavy, count))
     flat = [total / heavy for total, heavy, count in blocks for _ in range(count)]
-    return [at + offset for at, offset in zip(flat, offsets, strict=True)]
+    return [at + offset for at, offset in zip(flat, offsets, strict=False)]
 
 
 def _rounded(points: Sequence[Point]) -> list[Segment]:
-    """Straight lines between points, with round corners."""
+    """Straight lines between points, with round corners, up to the last corner."""
     segments: list[Segment] = []
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        into, out = _towards(corner, before), _towards(corner, after)
-        segments += [(into,), (corner, corner, out)]
-    return [*segments, (points[-1],)]
+        segments += [(_towards(corner, before),), (corner, corner, _towards(corner, after))]
+    return segments
 
 
 def _towards(corner: Point, other: Point) -> Point:

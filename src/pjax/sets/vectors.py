@@ -1,0 +1,163 @@
+"""Sets of vectors: of a length, probabilities, few entries."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pjax.errors import InputError
+from pjax.sets._set import STATIC, Set
+
+
+def _length(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The largest entry in size, and the length in units of it: squares of huge numbers do not overflow."""
+    top = jnp.max(jnp.abs(x), axis=-1)
+    return top, jnp.linalg.norm(x / jnp.where(top > 0, top, 1)[..., None], axis=-1)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Ball(Set):
+    r"""Vectors of bounded length: :math:`\{x : |x| \le r\}`.
+
+    Args:
+        radius: a number, or one for each member.
+
+    >>> Ball(1.0).project(jnp.array([3.0, 4.0])).round(6).tolist()
+    [0.6000000238418579, 0.800000011920929]
+    """
+
+    radius: Any = 1.0
+
+    name: ClassVar[str] = "ball"
+
+    def __post_init__(self) -> None:
+        self.known_numbers("radius", 0)
+
+    def project(self, x: jax.Array) -> jax.Array:
+        top, length = _length(x)
+        inside = top * length <= self.radius
+        shrink = (self.radius / jnp.where(inside, 1, top)) / jnp.where(inside, 1, length)
+        return jnp.where(inside[..., None], x, x * shrink[..., None])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sphere(Set):
+    r"""Vectors of one length: :math:`\{x : |x| = r\}`. Not convex.
+
+    For a vector of zeros, to which all members are equally near, the first axis is chosen.
+
+    Args:
+        radius: a number, or one for each member.
+
+    >>> Sphere(2.0).project(jnp.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
+    [[0.0, 2.0], [2.0, 0.0]]
+    """
+
+    radius: Any = 1.0
+
+    name: ClassVar[str] = "sphere"
+
+    def __post_init__(self) -> None:
+        self.known_numbers("radius", 0)
+
+    def project(self, x: jax.Array) -> jax.Array:
+        top, length = _length(x)
+        some = top > 0
+        first = jnp.zeros_like(x).at[..., 0].set(1)
+        unit = (x / jnp.where(some, top, 1)[..., None]) / jnp.where(some, length, 1)[..., None]
+        return jnp.where(some[..., None], unit, first) * jnp.asarray(self.radius, x.dtype)[..., None]
+
+    def relaxed(self) -> Set:
+        return Ball(self.radius)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Simplex(Set):
+    r"""Vectors that are not negative and add up to a total: :math:`\{x : x \ge 0, \sum_i x_i = t\}`.
+
+    The projection lowers all entries by one number, and what would be negative is zero. Which entries stay
+    follows from their order.
+
+    Args:
+        total: :math:`t`; a number, or one for each member.
+
+    >>> Simplex().project(jnp.array([0.5, 1.0, -2.0])).tolist()
+    [0.25, 0.75, 0.0]
+    """
+
+    total: Any = 1.0
+
+    name: ClassVar[str] = "simplex"
+
+    def __post_init__(self) -> None:
+        self.known_numbers("total", 0)
+
+    def project(self, x: jax.Array) -> jax.Array:
+        total = jnp.broadcast_to(jnp.asarray(self.total, x.dtype), x.shape[:-1])[..., None]
+        # Below the largest by more than the total nothing stays: sums are of numbers of one size.
+        low = jnp.maximum(x - jnp.max(x, axis=-1, keepdims=True), -total)
+        order = -jnp.sort(-low, axis=-1)
+        count = jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+        level = (jnp.cumsum(order, axis=-1) - total) / count
+        stays = jnp.sum(order > level, axis=-1, keepdims=True)
+        last = jnp.maximum(stays, 1) - 1
+        level = jnp.take_along_axis(level, last, axis=-1)
+        return jnp.maximum(low - level, 0)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OneHot(Set):
+    r"""Vectors with one entry of one and zeros elsewhere: the corners of the simplex. Not convex.
+
+    The nearest has its one where the largest entry is; of several, the first.
+
+    >>> OneHot().project(jnp.array([0.5, 1.0, 1.0])).tolist()
+    [0.0, 1.0, 0.0]
+    """
+
+    name: ClassVar[str] = "one_hot"
+
+    def project(self, x: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(jnp.argmax(x, axis=-1), x.shape[-1], dtype=x.dtype)
+
+    def relaxed(self) -> Set:
+        return Simplex()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sparse(Set):
+    r"""Vectors with at most k entries that are not zero. Not convex.
+
+    The nearest keeps the k largest in size; of equal ones, the first.
+
+    Args:
+        k: at least 1.
+
+    >>> Sparse(2).project(jnp.array([1.0, -3.0, 2.0, 2.0])).tolist()
+    [0.0, -3.0, 2.0, 0.0]
+    """
+
+    k: int = dataclasses.field(metadata=STATIC)
+
+    name: ClassVar[str] = "sparse"
+
+    def __post_init__(self) -> None:
+        self.check_whole("k", 1)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        if shape[0] < self.k:
+            raise InputError(f"Sparse: k = {self.k} of vectors of length {shape[0]} constrains nothing.")
+
+    def project(self, x: jax.Array) -> jax.Array:
+        _, kept = jax.lax.top_k(jnp.abs(x), self.k)
+        mask = jax.nn.one_hot(kept, x.shape[-1], dtype=bool).any(axis=-2)
+        return jnp.where(mask, x, 0)
+
+    def relaxed(self) -> None:
+        return None

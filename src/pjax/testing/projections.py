@@ -1,0 +1,475 @@
+"""Rules: that they project onto the graphs of their functions, compared with a search."""
+
+import abc
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pjax.errors import InputError
+from pjax.rules import Primitive, Target, registered
+from pjax.testing import samples as draw
+from pjax.testing import search
+from pjax.testing.report import ROUNDINGS, TOLERANCE, Report, Witness, brief, worst
+from pjax.testing.samples import Shapes
+
+_HARD = 1e6  # weight of a loss whose minimisers are projected onto
+
+
+def check_projection(
+    rule: Primitive | Target,
+    shapes: Sequence[Sequence[Sequence[int]]],
+    *,
+    constant: Sequence[int] = (),
+    sided: Sequence[int] = (),
+    labels: str = "classes",
+    scale: float | None = None,
+    samples: int | Sequence[int] = 256,
+    scales: tuple[float, float] = (1e-4, 1e6),
+    weights: tuple[float, float] = (1.0, 1000.0),
+    dtype: str = "float64",
+    tolerance: float | None = None,
+    key: int = 0,
+) -> Report:
+    r"""Check that a rule projects onto the graph of its function. Nothing about the rule is assumed.
+
+    For a `Primitive` with the function :math:`f`, points :math:`(x_0, z_0)` and weights :math:`w` over many
+    scales, ties, zeros and :math:`x = \pm y` included, are projected, and the answer :math:`(x, z)` must
+
+    - lie on the graph, :math:`z = f(x)`, or on either side of a jump of :math:`f`;
+    - be as near as the best point that a search finds, in :math:`|x - x_0|^2 + w (z - z_0)^2`;
+    - stay where it is when projected again;
+    - be the same for many points at once and one by one under `jax.vmap`, for a scalar weight and an array;
+    - keep its type, and be finite for inputs of 1e-9 and of 1e9.
+
+    Where the function has no value, points are infinitely far; inputs outside its domain are projected too.
+
+    For a `Target` with the loss :math:`\ell`, the prediction must minimise
+    :math:`\tfrac12 |x - x_0|^2 + s\, \ell(x)`, or, if ``scale`` is ``None``, be the nearest
+    minimiser of :math:`\ell`.
+
+    The search is independent of the rule's formulas: it uses values and slopes of the function only.
+
+    Args:
+        rule: the primitive or target.
+        shapes: cases; each lists the shape of one copy of every input (for a target: of the predictions).
+        constant: positions of inputs that must not move.
+        sided: positions of inputs that stay on their side of zero.
+        labels: for a target, what to draw: ``"classes"``, ``"probabilities"`` or ``"numbers"``.
+        scale: for a target, the factor :math:`s`, or ``None``.
+        samples: number of points for each case, or one number per case.
+        scales: smallest and largest size of the inputs. Targets are up to 100 times the natural size.
+        weights: smallest and largest weight.
+        dtype: the type in which the rule computes. The search always uses float64.
+        tolerance: largest relative excess; by default 1e-7 in float64 and 1e-3 in float32.
+        key: seed.
+
+    Returns:
+        A `Report` of the worst figures.
+
+    Raises:
+        AssertionError: naming the property, the point, and by how much it fails.
+
+    >>> from pjax.rules import Identity
+    >>> check_projection(Identity(), [[()]], samples=16).points
+    16
+    """
+    if labels not in ("classes", "probabilities", "numbers"):
+        raise ValueError(f'labels must be "classes", "probabilities" or "numbers", got {labels!r}.')
+    limit = TOLERANCE.get(dtype, 1.0) if tolerance is None else tolerance
+    if rule.is_target and scale is None:
+        limit = max(limit, 4 / _HARD)
+    reports = []
+    counts = [samples] * len(shapes) if isinstance(samples, int) else list(samples)
+    for number, (case, count) in enumerate(zip(shapes, counts, strict=True)):
+        same = rule, tuple(tuple(shape) for shape in case), dtype, limit
+        check: _Check
+        if rule.is_target:
+            check = _TargetCheck(*same, labels, scale)
+        else:
+            check = _PrimitiveCheck(*same, tuple(weights), frozenset(constant), frozenset(sided))
+        points = check.sample(np.random.default_rng((key, number)), count, scales)
+        if number == len(shapes) // 2:  # these do not depend on the length
+            check.uniformity(points)
+            check.extremes(points)
+        reports.append(check.run(points, number + key))
+    return worst(reports)
+
+
+def check_registered(*names: str, **options: Any) -> Report:
+    """Check every example of the rules that `pjax.register_primitive` knows, by `check_projection`.
+
+    Rules that do not promise the nearest point are left out.
+
+    Args:
+        names: of the rules to check; by default all, those of pjax included.
+        options: for `check_projection`: ``samples``, ``dtype``, ``key`` and so on.
+
+    Returns:
+        A `Report` of the worst figures.
+
+    >>> check_registered("identity", samples=16).points
+    16
+    """
+    known = {example.rule.name for example in registered()}
+    if missing := sorted(set(names) - known):
+        raise InputError(
+            f"no rule is called {', '.join(map(repr, missing))}; there are {', '.join(sorted(known))}."
+            " Register it first: pjax.register_primitive(rule, shapes)"
+        )
+    return worst(
+        check_projection(
+            example.rule,
+            example.shapes,
+            constant=example.constant,
+            sided=example.sided,
+            labels=example.labels,
+            scale=example.scale,
+            **options,
+        )
+        for example in registered()
+        if example.nearest and (not names or example.rule.name in names)
+    )
+
+
+Points: TypeAlias = tuple[Any, ...]
+"""What a rule projects: inputs, target and weight of a primitive; predictions and labels of a target."""
+
+
+def _flat(arrays: Sequence[Any]) -> Any:
+    return jnp.concatenate([jnp.reshape(a, (a.shape[0], -1)) for a in arrays], axis=-1)
+
+
+def _floats(points: Points, change: Callable[[np.ndarray], np.ndarray]) -> Points:
+    """Points with numbers changed, but for labels that are classes."""
+    changed: Points = jax.tree.map(lambda a: a if a.dtype.kind == "i" else change(a), points)
+    return changed
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _project(rule: Any, *points: Any) -> Any:
+    return rule.project(*points)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _evaluate(rule: Any, *inputs: Any) -> Any:
+    return rule.forward(*inputs)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mapped(rule: Any, first: Any, second: Any, *weight: Any) -> Any:
+    return jax.vmap(lambda a, b: rule.project(a, b, *weight))(first, second)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _call(check: "_Check", method: str, *arguments: Any) -> Any:
+    return getattr(check, method)(*arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Check(abc.ABC):
+    """The properties of a rule for inputs of one shape."""
+
+    rule: Any
+    core: Shapes
+    dtype: str
+    limit: float
+
+    moves: ClassVar[int]
+    """How many parts of the points a projection returns."""
+
+    @abc.abstractmethod
+    def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
+        """Points to project."""
+
+    @abc.abstractmethod
+    def describe(self, points: Points, row: int) -> str:
+        """One of the points in words."""
+
+    @abc.abstractmethod
+    def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
+        """Points of sizes, in a type."""
+
+    @abc.abstractmethod
+    def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:
+        """Excess, offset and drift of every point, the cost found, and the best known."""
+
+    def more(self, points: Points, result: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        """What else the examination looks at."""
+        return ()
+
+    def witness(self, points: Points) -> Witness:
+        return Witness(self.rule.name, functools.partial(self.describe, points))
+
+    def project(self, points: Points) -> Any:
+        with jax.enable_x64(self.dtype == "float64"):
+            return jax.tree.map(np.asarray, _project(self.rule, *points))
+
+    def wide(self, method: str, *arguments: Any) -> Any:
+        """A method in float64, compiled once for all types of the rule."""
+        same = dataclasses.replace(self, dtype="", limit=0.0)
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, _call(same, method, *arguments))
+
+    def run(self, points: Points, key: int) -> Report:
+        result = self.project(points)
+        every = _floats((points, result, *self.more(points, result)), lambda a: a.astype(np.float64))
+        rounding = float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
+        count, width = len(jax.tree.leaves(points)[0]), sum(map(math.prod, self.core))
+        block = max(1, min(count, 3_000_000 // max(width, 1)))  # at most a few million numbers at once
+        parts = (jax.tree.map(lambda a, i=i: a[i : i + block], every) for i in range(0, count, block))
+        figures = [self.wide("examine", part, *rounding, jax.random.key(key)) for part in parts]
+        excess, offset, drift, found, best = map(np.concatenate, zip(*figures, strict=True))
+        demand = self.witness(points).demand
+        demand("the result lies on the graph", offset <= ROUNDINGS, offset, "units of rounding off")
+        demand("projecting again changes nothing", drift <= ROUNDINGS, drift, "units of rounding")
+
+        def costs(row: int) -> str:
+            return f"relative excess: cost {found[row]:.9g}, but a search found {best[row]:.9g}"
+
+        demand("no better point exists", excess <= self.limit, excess, costs)
+        return Report(count, float(excess.max()), float(offset.max()), float(drift.max()))
+
+    def uniformity(self, points: Points) -> None:
+        """Points at once with an array of weights, and one by one under vmap with a scalar weight, agree."""
+        points = _floats(points, lambda a: np.clip(a, -1e28, 1e28).astype(np.float32))
+        first, second, *weights = points
+        with jax.enable_x64(False):
+            many = _project(self.rule, first, second, *(np.full_like(w, 3.0) for w in weights))
+            mapped = _mapped(self.rule, first, second, *(3.0 for _ in weights))
+        wide = [jax.tree.leaves(_floats(a, lambda x: np.asarray(x, np.float64))) for a in (many, mapped)]
+        size = max(np.abs(a).max(initial=0) for a in (*jax.tree.leaves((first, second)), *wide[0]))
+        for a, b in zip(*wide, strict=True):
+            gap = np.abs(a - b)
+            limit = 1e3 * np.finfo(np.float32).eps * size
+            self.witness(points).demand(
+                "vmap equals one call", gap <= limit, gap.reshape(len(gap), -1).max(-1)
+            )
+
+    def extremes(self, points: Points) -> None:
+        """Types are kept; the result is finite for tiny, huge, equal, opposite and zero inputs."""
+        for dtype in ("float64", "float32", "bfloat16"):
+            sizes = (0.0, 1e-2, 0.1, 1.0) if dtype == "bfloat16" else (0.0, 1e-9, 1.0, 1e9)
+            extreme = self.extreme(points, sizes, jnp.dtype(dtype))
+            result = dataclasses.replace(self, dtype=dtype).project(extreme)
+            self.witness(extreme).kept(extreme[: self.moves], result)
+
+
+@dataclasses.dataclass(frozen=True)
+class _PrimitiveCheck(_Check):
+    weights: tuple[float, ...]
+    constant: frozenset[int]
+    sided: frozenset[int]
+
+    moves: ClassVar[int] = 2
+
+    def value(self, flat: Any) -> Any:
+        parts = jnp.split(flat, np.cumsum([math.prod(shape) for shape in self.core])[:-1], axis=-1)
+        return self.rule.forward(*(p.reshape(p.shape[0], *s) for p, s in zip(parts, self.core, strict=True)))
+
+    def slopes(self, flat: Any) -> tuple[Any, Any]:
+        values, pull = jax.vjp(self.value, flat)
+        return values, pull(jnp.ones_like(values))[0]
+
+    def free(self) -> np.ndarray:
+        """1 for the numbers that may move, 0 for the others."""
+        return self.each(lambda i: i not in self.constant)
+
+    def each(self, trait: Callable[[int], bool]) -> np.ndarray:
+        """For every number 1 where its input has the trait, else 0."""
+        return np.concatenate([np.full(math.prod(s), float(trait(i))) for i, s in enumerate(self.core)])
+
+    def describe(self, points: Points, row: int) -> str:
+        inputs, target, weight = points
+        shown = ", ".join(brief(x[row]) for x in inputs)
+        return f"inputs {shown} of shapes {self.core}, target {target[row]!r}, weight {weight[row]!r}"
+
+    def more(self, points: Points, result: Any) -> tuple[Any, ...]:
+        inputs, output = result
+        for i in self.constant:
+            self.witness(points).demand("constant inputs stay", inputs[i] == points[0][i])
+        with jax.enable_x64(self.dtype == "float64"):
+            own = np.asarray(_evaluate(self.rule, *inputs))
+        return self.project((inputs, output, points[2])), own
+
+    def uniformity(self, points: Points) -> None:
+        default = inspect.signature(self.rule.project).parameters["weight"].default
+        if default != 1:
+            raise AssertionError(f"{self.rule.name}: the weight is 1 by default: got {default!r}.")
+        super().uniformity(points)
+
+    def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
+        count = len(points[1])  # as in the other checks, so that nothing is compiled again
+        scale = np.repeat(sizes, 16)
+        turns = np.tile([1.0, 1.0, -1.0, 0.0], 16)  # of all inputs but the first
+        wild = np.resize(np.tile(np.repeat([-100.0, 0.0, 1.0, 100.0], 4), 4), count)
+        inputs = tuple(
+            np.ones((count, *shape)) * np.resize((turns if i else 1.0) * scale, (count, *[1] * len(shape)))
+            for i, shape in enumerate(self.core)
+        )
+        values = self.wide("slopes", np.concatenate([x.reshape(count, -1) for x in inputs], axis=-1))[0]
+        most = float(jnp.finfo(kind).max) / 200
+        values = np.clip(np.where(np.isfinite(values), values, 0), -most, most)
+        target = wild * values + np.sign(wild) * (np.abs(wild) > 1)
+        weight = np.full(count, 3.0)
+        return _floats((inputs, target, weight), lambda a: a.astype(kind))
+
+    def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
+        dtype = np.dtype(self.dtype)
+        inputs = tuple(x.astype(dtype) for x in draw.inputs(rng, count, self.core, scales))
+        flat = np.concatenate([x.astype(np.float64).reshape(count, -1) for x in inputs], axis=-1)
+        values, slopes = self.wide("slopes", flat)
+        sizes = np.abs(values) + np.abs(slopes).max(-1, initial=0)
+        far = ~(sizes < min(float(np.finfo(dtype).max) ** 0.75, 1e140))  # no value here, or none to aim at
+        values, slopes = np.where(far, 0, values), np.where(far[:, None], 0, slopes)
+        slope, length = np.linalg.norm(slopes, axis=-1), np.linalg.norm(flat, axis=-1)
+        natural = np.abs(values) + slope * length + np.abs(flat).max(-1) + 1e-3 * (length == 0)
+        wild = rng.normal(size=count)
+        kinds = [
+            values + natural * 10 ** rng.uniform(-6, 0, count) * wild,
+            values + natural * wild,
+            natural * wild,
+            100 * natural * rng.uniform(-1, 1, count),
+            np.where(rng.random(count) < 0.5, values, 0),
+        ]
+        target = np.choose(rng.integers(0, 5, count), kinds)
+        weight = draw.spread(rng, self.weights, count)
+        return inputs, target.astype(dtype), weight.astype(dtype)
+
+    def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:
+        (inputs, target, weight), (ends, output), (again, output_again), own = points
+        origin, end, free = _flat(inputs), _flat(ends), jnp.asarray(self.free())
+        norm = functools.partial(jnp.linalg.norm, axis=-1)
+        # Points that rounding could confuse with the result; beside a kink or a jump, on both sides of it
+        size = jnp.maximum(jnp.maximum(jnp.abs(end), jnp.abs(origin)), jnp.abs(output)[:, None])
+        pushes = (0.0, 1.0, -1.0, jnp.where(jnp.arange(end.shape[-1]) % 2, 1.0, -1.0))
+        nearby = jnp.concatenate([end + push * (2 * eps * size) for push in pushes])
+        values, pull = jax.vjp(jax.vmap(self.value), nearby.reshape(len(pushes), *end.shape))
+        slopes = norm(pull(jnp.ones_like(values))[0] * free)
+        alone = self.free().sum() == 1
+        if alone or self.sided:  # some of the points may lie beyond a border or on a pole
+            slope, off_graph = jnp.nanmax(slopes, axis=0), jnp.nanmin(jnp.abs(output - values), axis=0)
+        else:
+            slope, off_graph = slopes.max(0), jnp.abs(output - values).min(0)
+        if alone:
+            # The derivative may be infinite, or none, at a border: what matters is how much the function
+            # changes. Where it has no value in float64, but one in the type of the rule, nothing can be said.
+            steep = jnp.minimum(jnp.where(jnp.isnan(slope), jnp.inf, slope), self.steepness(end, origin, eps))
+            slope = jnp.where(jnp.isfinite(values[0]), steep, 1e150)
+        # What one unit of rounding in every number can change, in the output and in the distance
+        reach = norm(origin) + norm(end)
+        height = jnp.abs(target) + jnp.abs(output) + slope * reach
+        if alone:  # a function may be less accurate in the type of the rule than the last digit
+            noise = jnp.nanmin(jnp.abs(own - values), axis=0)  # at a jump, from the nearest side
+            height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps
+        least = tiny if alone else 1e-300
+        unit = eps * (reach + jnp.sqrt(weight) * height) + least
+        offset = off_graph / (eps * height + least)
+        drift = jnp.sqrt(norm(_flat(again) - end) ** 2 + weight * (output_again - output) ** 2) / unit
+
+        kept = jnp.asarray(self.each(lambda i: i in self.sided))
+        coarse = eps * 2.0 ** jnp.floor(jnp.log2(jnp.abs(origin)))
+
+        def cost(flat: jax.Array) -> Any:
+            if alone:  # what the type of the rule can tell from the origin
+                flat = jnp.where(coarse > 0, origin + coarse * jnp.round((flat - origin) / coarse), flat)
+            total = norm(flat - origin) ** 2 + weight * (self.value(flat) - target) ** 2
+            same_side = jnp.all(kept * flat * jnp.where(origin < 0, -1, 1) >= 0, axis=-1)
+            return jnp.where(jnp.isfinite(total) & same_side, total, jnp.inf)
+
+        found = norm(end - origin) ** 2 + weight * (output - target) ** 2
+        best = search.keep((origin, cost(origin)), end, cost(end))
+        first, *more = jax.random.split(key, 4)
+        wide = jnp.maximum(jnp.maximum(norm(origin), jnp.abs(target)), jnp.sqrt(jnp.abs(target)))
+        fine = 8 if end.shape[-1] <= 64 else 5
+        slopes = jax.grad(lambda flat: jnp.sum(self.value(flat)))(origin)
+        directions = [jnp.ones_like(origin) * free]
+        if end.shape[-1] > 1:
+            noise = jax.random.normal(first, origin.shape) * free
+            directions += [slopes * free, end - origin, origin * free, noise]
+        best = search.along(cost, best, origin, jnp.stack(directions), wide, fine)
+        if alone:
+            best = search.dense(cost, best, origin, jnp.ones_like(origin) * free, jnp.sqrt(found))
+        noise = jax.random.normal(more[0], origin.shape) * free
+        starts = [end, origin, best[0], origin + wide[:, None] * noise / math.sqrt(end.shape[-1])]
+        best = search.levenberg(self.value, cost, best, jnp.stack(starts), origin, target, weight, free, 24)
+        best = search.around(cost, best, norm(best[0] - origin), more[1], free)
+        # A point that is off by rounding is off by this much in its cost.
+        off = ROUNDINGS * unit
+        slack = 2 * jnp.sqrt(best[1]) * off + off * off
+        excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
+        finite = jnp.isfinite(found)
+        return tuple(jnp.where(finite, v, jnp.inf) for v in (excess, offset, drift, found, best[1]))
+
+    def steepness(self, end: jax.Array, origin: jax.Array, eps: float) -> jax.Array:
+        """How much the function of one number changes when rounding changes the number, over that change."""
+        step = 2 * eps * jnp.maximum(jnp.abs(end), jnp.abs(origin)) * self.free()
+        values = jnp.stack([self.value(end + push * step) for push in (0, 1, -1)])
+        known = jnp.isfinite(values)
+        high, low = jnp.where(known, values, -jnp.inf).max(0), jnp.where(known, values, jnp.inf).min(0)
+        return (high - low) / jnp.maximum(step.max(-1), 1e-300)
+
+
+@dataclasses.dataclass(frozen=True)
+class _TargetCheck(_Check):
+    labels: str
+    scale: float | None
+
+    moves: ClassVar[int] = 1
+
+    def describe(self, points: Points, row: int) -> str:
+        return f"predictions {brief(points[0][row])}, labels {brief(points[1][row])}"
+
+    def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
+        x, y = points
+        x = x / max(float(np.abs(x).max()), 1e-30)
+        x = np.resize(sizes, (len(x), *[1] * (x.ndim - 1))) * x
+        return _floats((x, y if y.dtype.kind == "i" else np.clip(y, -9, 9)), lambda a: a.astype(kind))
+
+    def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
+        (shape,) = self.core
+        (x,) = draw.inputs(rng, count, self.core, scales)
+        if self.labels == "classes":
+            return x.astype(self.dtype), rng.integers(0, shape[-1], (count, *shape[:-1])).astype(np.int32)
+        if self.labels == "probabilities":
+            y = rng.dirichlet(np.ones(shape[-1]), (count, *shape[:-1]))
+        else:
+            large = rng.normal(size=x.shape) * np.abs(x).max(initial=1e-3, axis=None)
+            y = np.where(rng.random(x.shape) < 0.2, 0, large)
+            y = np.where(rng.random(x.shape) < 0.5, rng.normal(size=x.shape), y)
+        return x.astype(self.dtype), y.astype(self.dtype)
+
+    def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:  # noqa: ARG002
+        (start, labels), end = points
+        origin, final = _flat([start]), _flat([end])
+        norm: Callable[[Any], jax.Array] = functools.partial(jnp.linalg.norm, axis=-1)
+        factor = _HARD if self.scale is None else 2 * self.scale
+
+        def cost(flat: jax.Array) -> jax.Array:
+            loss = self.rule.forward(flat.reshape(start.shape), labels)
+            return norm(flat - origin) ** 2 + factor * loss.reshape(len(flat), -1).sum(-1)
+
+        found = cost(final)
+        best = search.keep((origin, cost(origin)), final, found)
+        reach = jnp.maximum(norm(origin), norm(final)) + 1
+        noise = jax.random.normal(key, origin.shape)
+        directions = jnp.stack([final - origin, noise, jax.grad(lambda flat: jnp.sum(cost(flat)))(origin)])
+        best = search.along(cost, best, origin, directions, reach, 6)
+        best = search.descend(cost, best, jnp.stack([final, origin, best[0]]), 100)
+        best = search.around(cost, best, norm(best[0] - origin), key, jnp.ones(origin.shape[-1]))
+        unit = norm(origin) + norm(final)
+        if labels.dtype == origin.dtype and self.scale is not None:
+            unit = unit + factor * norm(_flat([labels]))  # labels are rounded too
+        off = ROUNDINGS * eps * unit
+        # The last term is the noise of the loss as the search evaluates it.
+        noise = 8 * float(np.finfo(np.float64).eps) * norm(final)
+        slack = 2 * jnp.sqrt(jnp.abs(best[1])) * off + (1 + factor) * off * off + factor * noise
+        excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(jnp.abs(found), 1e-300)
+        figures = (excess, 0 * excess, 0 * excess, found, best[1])
+        return tuple(jnp.where(jnp.isfinite(found), v, jnp.inf) for v in figures)

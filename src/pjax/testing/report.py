@@ -1,0 +1,74 @@
+"""What a check reports, and how it complains."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+TOLERANCE = {"float64": 1e-7, "float32": 1e-3}
+"""The largest relative excess that is forgiven."""
+ROUNDINGS = 16
+"""How many units of rounding are forgiven."""
+
+
+class Report(NamedTuple):
+    """What `check_projection` measured."""
+
+    points: int
+    """How many points were projected and searched."""
+    excess: float
+    """Largest relative excess of the squared distance over the best point that the search found."""
+    offset: float
+    """Largest distance of the output from the function of the inputs, in units of rounding."""
+    drift: float
+    """Largest move when projecting a second time, in units of rounding."""
+
+
+def worst(reports: Iterable[Report]) -> Report:
+    """All points, and the largest figures."""
+    total = Report(0, 0.0, 0.0, 0.0)
+    for found in reports:
+        total = Report(total.points + found.points, *map(max, total[1:], found[1:]))
+    return total
+
+
+def brief(array: np.ndarray) -> str:
+    """An array in a line."""
+    return np.array2string(array, threshold=8, edgeitems=3)
+
+
+class Witness(NamedTuple):
+    """Speaks for a rule at some points."""
+
+    name: str
+    describe: Callable[[int], str]
+    """Says what point i is."""
+
+    def demand(
+        self, what: str, passed: Any, figures: Any = None, detail: Callable[[int], str] | str = ""
+    ) -> None:
+        """Raise an AssertionError about the worst point, unless all of them pass."""
+        rows: Any = np.asarray(passed).reshape(len(passed), -1).all(-1)
+        if rows.all():
+            return
+        if figures is None:
+            row, amount = int(np.argmin(rows)), ""
+        else:
+            row = int(np.argmax(np.where(rows, -np.inf, np.nan_to_num(figures, nan=np.inf))))
+            amount = f" by {figures[row]:.3g} {detail if isinstance(detail, str) else detail(row)}".rstrip()
+        raise AssertionError(
+            f"{self.name}: failed: {what}{amount} ({(~rows).sum()} of {len(rows)} points). "
+            f"Point {row}: {self.describe(row)}."
+        )
+
+    def kept(self, given: Any, result: Any) -> None:
+        """Demand that types and shapes are those of what was given, and that the result is finite."""
+        for want, got in zip(jax.tree.leaves(given), jax.tree.leaves(result), strict=True):
+            if got.dtype != want.dtype or got.shape != want.shape:
+                raise AssertionError(
+                    f"{self.name}: types and shapes are kept: {want.dtype}{list(want.shape)} became "
+                    f"{got.dtype}{list(got.shape)}."
+                )
+            finite = np.isfinite(got.astype(np.float64))
+            self.demand(f"the result is finite, in {got.dtype}", finite)
