@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_left_to_the_compiler(monkeypatch):
     monkeypatch.setattr(split_kernel, "FEWEST", rule.edges)
     assert split_kernel.fits(rule, (term, term))
     assert not split_kernel.fits(rule, (term, ()))
-    assert not split_kernel.fits(rule, (term, term + numbers(5, 3, 7)))
+    assert not split_kernel.fits(rule, (term, (*term, (1.0, numbers(5, 3, 7)))))
     assert not split_kernel.fits(rule, (term, term), jnp.ones((5, 3), jnp.bfloat16))
     long = split_kernel.LONGEST + 1
     rule = contraction((1, long), (long, 1), ((1,), (0,)), NO_BATCH)
@@ -193,7 +193,15 @@ def test_a_solver_does_the_same(make, consensus, monkeypatch):
 
     def one_pass(self, rule, at, inputs, drift, goal):
         used.append(rule)
-        return split_kernel.project(rule, inputs, self.rest, goal - drift, at.weight, at.read, interpret=True)
+        return split_kernel.project(
+            rule,
+            inputs,
+            (self.rest[0].terms, self.rest[1].terms),
+            goal - drift,
+            at.weight,
+            at.read,
+            interpret=True,
+        )
 
     monkeypatch.setattr(Split, "_in_passes", one_pass)
     monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())

@@ -185,12 +185,12 @@ def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]
 
     def bound(eqn: jex.JaxprEqn, operands: list[Any], dtype: Any) -> Sequence[Any]:
         if not cast:
-            return jaxprs.bind(eqn, operands, {})
+            return jaxprs.bind(eqn, *operands)
         operands = [x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in operands]
         operands = list(jnp.broadcast_arrays(*operands))
         if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(aval_of(eqn).dtype, jnp.floating):
             return [operands[0].astype(dtype)]
-        return jaxprs.bind(eqn, operands, {})
+        return jaxprs.bind(eqn, *operands)
 
     def fn(*inputs: Any) -> Any:
         given = {"base": inputs[: len(form.bases)], "constant": inputs[len(form.bases) :]}
