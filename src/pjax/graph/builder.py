@@ -10,6 +10,8 @@ Each equation is one of these:
 - an *operation* with a rule of its own: see `pjax.graph.equations`;
 - anything else with a derivative: one node, projected as a whole (`pjax.rules.joint`).
 
+A cross-entropy that is spelt with other functions is one (`pjax.graph.spelt`).
+
 What is computed from losses stays outside: sums of losses, and products with constants, say by which factor
 each loss counts. A loss that is used in another way is no target, but a function like any other.
 """
@@ -26,12 +28,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.errors import GraphError, InputError, UnsupportedEquationError
-from pjax.graph import equations, jaxprs, lines
+from pjax.graph import equations, jaxprs, lines, spelt
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import simplified
 from pjax.graph.wires import Call, Expr, Form, Wire
-from pjax.losses import Minimise
+from pjax.losses import CrossEntropy, Minimise
 from pjax.rules.base import Rule
 from pjax.rules.joint import Joint
 from pjax.rules.linear import LinearMap
@@ -133,8 +135,10 @@ def _build(jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, keep_loops: boo
 class Builder:
     """Collects nodes while it walks through a jaxpr."""
 
-    def __init__(self, keep_loops: bool = False, plain: set[int] | None = None) -> None:
+    def __init__(self, keep_loops: bool = False, plain: set[int] | None = None, targets: bool = True) -> None:
         self.keep_loops = keep_loops
+        self.targets = targets
+        """Whether to look for losses that are spelt with other functions."""
         self.plain = set() if plain is None else plain
         """Equations of losses that are no targets."""
         self.nodes: list[Node] = []
@@ -144,6 +148,7 @@ class Builder:
         self.empty = ""
         """The first equation without a single number."""
         self._origin: dict[int, int] = {}  # of targets: their equations
+        self._made: dict[int, spelt.Made] = {}  # how values are made, by their identity
 
     # --- Nodes ---
 
@@ -196,6 +201,15 @@ class Builder:
         if name in jaxprs.WRAPPERS:
             with lines.inside(eqn):
                 return self.inline(jaxprs.wrapped(eqn), args, wanted)
+        outs = self._read(eqn, args, wanted)
+        for i, made in enumerate(outs):
+            if made is not None and not any(made is a for a in args):
+                self._made[id(made)] = spelt.Made(made, eqn, i, tuple(args))
+        return [self._recognised(eqn, out) for out in outs]
+
+    def _read(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> Sequence[Expr | None]:
+        """The results of an equation that wraps no other."""
+        name = eqn.primitive.name
         if not any(a.depends for a in args):
             return self.constant(eqn, args)
         if name in _INNER:
@@ -358,6 +372,25 @@ class Builder:
         sources = {s for a in args if a.after for s in layout.nodes_of(a)}
         raise _NoTargetError({self._origin[s] for s in sources if s in self._origin})
 
+    def _recognised(self, eqn: jex.JaxprEqn, out: Expr | None) -> Expr | None:
+        """A value; where it is a cross-entropy, as one."""
+        if out is None or not (self.targets and out.depends and id(out) in self._made):
+            return out
+        if out.after or id(eqn) in self.plain:
+            return out
+        found = spelt.cross_entropy(out, self._made)
+        if found is None:
+            return out
+        spelling, *given = found
+        (labels,) = self._traced(spelling.labels, given)
+        loss = self.target(CrossEntropy(), [found.logits, labels], eqn, lines.user_line(eqn))
+        return self._traced(spelling.value, [loss, found.labels])[0]
+
+    def _traced(self, fn: Any, args: list[Expr]) -> list[Expr]:
+        """A function of expressions."""
+        closed = jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
+        return [out for out in self.inline(closed, args, [True]) if out is not None]
+
     def _lifted(self, expr: Expr) -> Expr:
         """A value as a loss of its own."""
         return self.target(Minimise(), [expr], None, expr.line)
@@ -432,7 +465,7 @@ class Builder:
         ]
         if not length or not all(_is_real(a.dtype) for a in (*avals, *states)):
             return None
-        builder, numbers = Builder(keep_loops=True), itertools.count()
+        builder, numbers = Builder(keep_loops=True, targets=False), itertools.count()
         own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
         env = dict(zip(body.constvars, self.captured.get(id(inner)) or map(layout.literal, own), strict=True))
         # What is captured further inside is fixed, too.

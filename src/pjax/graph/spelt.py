@@ -1,0 +1,204 @@
+"""Losses that are spelt with other functions: recognised by comparison with known spellings.
+
+A spelling is a function of JAX. It is traced for logits of the shape at hand, and its equations are compared
+with those from which a value was computed, one by one, with all static arguments and all numbers in them.
+Whatever differs, be it an axis, a mask, a temperature or a smoothed label, is another function, and is read
+equation by equation like any other.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from pjax.graph import jaxprs
+from pjax.graph.wires import Expr
+
+_NEAR = 48
+"""How many values to look through for logits."""
+
+
+class Made(NamedTuple):
+    """Which equation a value of a graph comes from."""
+
+    out: Expr
+    eqn: jex.JaxprEqn
+    index: int
+    operands: tuple[Expr, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pattern:
+    """Which equation a value of a spelling comes from. It may be a number; an input has a place."""
+
+    key: Any
+    operands: "tuple[Pattern, ...]" = ()
+    literal: Any = None
+    place: int | None = None
+
+
+def _key(eqn: jex.JaxprEqn, index: int) -> Any:
+    return eqn.primitive.name, jaxprs.params_key(eqn), index
+
+
+class Spelling(NamedTuple):
+    """A way to write a cross-entropy."""
+
+    spelt: Callable[..., jax.Array]
+    """The function of logits and labels."""
+    labels: Callable[..., jax.Array]
+    """The labels of the cross-entropy, from logits and labels."""
+    value: Callable[..., jax.Array]
+    """The function's value, from the losses and the labels."""
+
+
+class Found(NamedTuple):
+    """A value that is a cross-entropy."""
+
+    spelling: Spelling
+    logits: Expr
+    labels: Expr
+
+
+def _counted(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Classes, where negative ones are counted from the end."""
+    return jnp.where(labels < 0, labels + logits.shape[-1], labels)
+
+
+def _shares(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Labels that add up to one: their sum is a factor of the loss."""
+    del logits
+    total = jnp.sum(labels, axis=-1, keepdims=True)
+    return labels / jnp.where(total == 0, 1, total)
+
+
+def _scores(losses: jax.Array, labels: jax.Array) -> jax.Array:
+    return -losses * jnp.sum(labels, axis=-1)
+
+
+def _score(losses: jax.Array, labels: jax.Array) -> jax.Array:
+    return jnp.sum(_scores(losses, labels))
+
+
+def _negative(losses: jax.Array, _: jax.Array) -> jax.Array:
+    return -losses
+
+
+CLASSES = (
+    Spelling(optax.softmax_cross_entropy_with_integer_labels, _counted, lambda losses, _: losses),
+    Spelling(lambda x, y: jax.nn.log_softmax(x)[jnp.arange(len(x)), y], _counted, _negative),
+    Spelling(
+        lambda x, y: jnp.take_along_axis(jax.nn.log_softmax(x), y[..., None], -1),
+        _counted,
+        lambda losses, _: -losses[..., None],
+    ),
+)
+"""Of labels that are classes."""
+
+PROBABILITIES = (
+    Spelling(lambda x, y: jnp.sum(y * jax.nn.log_softmax(x), -1), _shares, _scores),
+    Spelling(lambda x, y: jnp.sum(jax.nn.log_softmax(x) * y, -1), _shares, _scores),
+    Spelling(lambda x, y: jnp.sum(y * jax.nn.log_softmax(x)), _shares, _score),
+    Spelling(lambda x, y: jnp.sum(jax.nn.log_softmax(x) * y), _shares, _score),
+)
+"""Of labels that are probabilities, or those times a weight."""
+
+_ENDS = frozenset({"sub", "gather", "reduce_sum"})
+
+
+def cross_entropy(out: Expr, made: Mapping[int, Made]) -> Found | None:
+    """The logits and labels of which a value is the cross-entropy, in one of the known spellings.
+
+    Args:
+        out: the value.
+        made: how values are made, by their identity.
+    """
+    if made[id(out)].eqn.primitive.name not in _ENDS:
+        return None
+    for logits in _candidates(out, made):
+        for spelling, pattern in _patterns(logits.shape, logits.dtype, jax.config.jax_enable_x64):
+            seen: dict[int, Expr] = {}
+            inputs: dict[int, Expr] = {}
+            if _same(pattern, out, made, seen, inputs):
+                x, y = inputs[0], inputs[1]
+                if not (x.after or y.depends):
+                    return Found(spelling, x, y)
+    return None
+
+
+def _candidates(out: Expr, made: Mapping[int, Made]) -> Iterator[Expr]:
+    """Values whose largest entry is computed on the way to another: a softmax begins like this."""
+    queue = {id(out): out}
+    for _ in range(_NEAR):
+        if not queue:
+            return
+        here = made.get(id(queue.pop(next(iter(queue)))))
+        if here is None:
+            continue
+        if here.eqn.primitive.name == "reduce_max":
+            yield here.operands[0]
+        queue.update((id(e), e) for e in here.operands)
+
+
+@functools.lru_cache(maxsize=64)
+def _patterns(shape: tuple[int, ...], dtype: Any, wide: bool) -> list[tuple[Spelling, Pattern]]:
+    """The spellings for logits of a shape and type."""
+    logits = jax.ShapeDtypeStruct(shape, dtype)
+    kinds = (jnp.int32, jnp.int64) if wide else (jnp.int32,)
+    cases = [(s, jax.ShapeDtypeStruct(shape[:-1], kind)) for s in CLASSES for kind in kinds]
+    cases += [(s, logits) for s in PROBABILITIES]
+    found = []
+    for spelling, labels in cases:
+        if len(shape) != 2 and spelling is CLASSES[1]:  # this is of one row for each label
+            continue
+        avals = (logits, labels)
+        inputs = [Pattern((a.shape, a.dtype), place=i) for i, a in enumerate(avals)]
+        found.append((spelling, _traced(jax.make_jaxpr(spelling.spelt)(*avals), inputs)[0]))
+    return found
+
+
+def _traced(closed: Any, inputs: list[Pattern]) -> list[Pattern]:
+    """How the outputs of a jaxpr are made."""
+    jaxpr = jaxprs.opened(closed)
+    env = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(var: Any) -> Pattern:
+        return Pattern(None, literal=var.val) if isinstance(var, jex.Literal) else env[var]
+
+    for eqn in jaxpr.eqns:
+        operands = [read(v) for v in eqn.invars]
+        if eqn.primitive.name in jaxprs.WRAPPERS:
+            outs = _traced(jaxprs.wrapped(eqn), operands)
+        else:
+            outs = [Pattern(_key(eqn, i), tuple(operands)) for i in range(len(eqn.outvars))]
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _same(
+    pattern: Pattern, expr: Expr, made: Mapping[int, Made], seen: dict[int, Expr], inputs: dict[int, Expr]
+) -> bool:
+    """Whether a value is made as a pattern says. What stands for its inputs is noted."""
+    if id(pattern) in seen:
+        return seen[id(pattern)] is expr
+    seen[id(pattern)] = expr
+    if pattern.place is not None:
+        inputs[pattern.place] = expr
+        return (expr.shape, expr.dtype) == pattern.key
+    if pattern.literal is not None:
+        return expr.literal is not None and np.array_equal(expr.literal, pattern.literal)
+    here = made.get(id(expr))
+    if (
+        here is None
+        or len(here.operands) != len(pattern.operands)
+        or _key(here.eqn, here.index) != pattern.key
+    ):
+        return False
+    pairs = zip(pattern.operands, here.operands, strict=True)
+    return all(_same(p, e, made, seen, inputs) for p, e in pairs)
