@@ -7,7 +7,7 @@ import pytest
 
 import pjax
 from pjax import optim
-from pjax.engines.edges import Split
+from pjax.engines.edges.stored import Split
 from pjax.experiments import models
 from pjax.optim import solver as _solver
 from pjax.rules.dot import Dot

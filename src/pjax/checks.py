@@ -1,6 +1,5 @@
 """Looks at inputs before work begins, so that errors speak of what the user gave."""
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -9,21 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.graph.nodes import Graph
 
 if TYPE_CHECKING:
     from pjax.graph.read import Traced
-
-
-def check_graph(graph: Graph) -> None:
-    """Refuse what has no meaning: nothing to compute on."""
-    for node in graph.nodes:
-        for i, wire in enumerate(node.inputs):
-            if not math.prod(wire.shape):
-                raise InputError(
-                    f"input {i} of {node.where()} is empty, shape {wire.shape}: an empty batch has nothing to"
-                    " project. Skip it, or drop the incomplete batch in the data loader"
-                )
 
 
 def check_finite(traced: "Traced", leaves: list[Any]) -> None:

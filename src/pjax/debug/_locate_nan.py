@@ -16,8 +16,7 @@ from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.wires import Evaluator, Expr
-from pjax.optim import OptimizerState, Solver
-from pjax.optim.solver import Program
+from pjax.optim.solver import OptimizerState, Program, Solver
 from pjax.rules.base import Moves
 from pjax.tools.given import check_number
 

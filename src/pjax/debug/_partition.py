@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pjax.checks import check_graph
 from pjax.debug._nodes import NodeInfo, info
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Graph
-from pjax.optim import AlternatingProjections, Solver
+from pjax.optim.alternating_projections import AlternatingProjections
+from pjax.optim.solver import Solver
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,6 @@ def explain_partition(fn: Callable[[Any], Any], params: Any, solver: Solver | No
     """
     solver = AlternatingProjections() if solver is None else solver
     graph = tracing.build(tracing.read(fn, params), keep_loops=solver.keeps_loops)
-    check_graph(graph)
     partition = solver.partition(graph)
     divided = partition.graph
     old = _originals(graph, divided)

@@ -13,7 +13,7 @@ import jax.extend.core as jex
 from pjax.errors import InputError
 from pjax.graph import jaxprs, lines
 from pjax.graph import read as tracing
-from pjax.optim import Solver
+from pjax.optim.solver import Solver
 
 P = ParamSpec("P")
 R = TypeVar("R")

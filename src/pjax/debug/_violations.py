@@ -30,8 +30,7 @@ from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
-from pjax.optim import Solver
-from pjax.optim.solver import Program
+from pjax.optim.solver import Program, Solver
 from pjax.tools.drawing import names
 from pjax.tools.given import check_number
 

@@ -22,11 +22,15 @@ from pjax.graph import wires as layout
 from pjax.graph.lines import at, user_line
 from pjax.graph.wires import Expr, Form
 from pjax.losses import SquaredError
-from pjax.rules import Dot, Max, Primitive, Sum, SumRelu
+from pjax.rules.base import Primitive
 from pjax.rules.convolution import Convolution
 from pjax.rules.divide import Divide
+from pjax.rules.dot import Dot
 from pjax.rules.dot_general import DotGeneral
+from pjax.rules.max import Max
 from pjax.rules.scalar import TABLE
+from pjax.rules.sum import Sum
+from pjax.rules.sum_relu import SumRelu
 from pjax.rules.windows import windows
 
 if TYPE_CHECKING:

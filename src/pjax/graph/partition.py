@@ -15,7 +15,7 @@ from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import renumber
 from pjax.graph.wires import Expr, Wire
-from pjax.rules import Identity
+from pjax.rules.identity import Identity
 
 logger = logging.getLogger("pjax")
 

@@ -6,6 +6,7 @@ The function is read with `jax.make_jaxpr`. What it captured, at any depth, are 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -90,7 +91,15 @@ def build(traced: Traced, *, keep_loops: bool = False) -> Graph:
         traced: what was read.
         keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
     """
-    return build_graph(traced.jaxpr, traced.names, traced.outputs, keep_loops=keep_loops)
+    graph = build_graph(traced.jaxpr, traced.names, traced.outputs, keep_loops=keep_loops)
+    for node in graph.nodes:
+        for i, wire in enumerate(node.inputs):
+            if not math.prod(wire.shape):
+                raise InputError(
+                    f"input {i} of {node.where()} is empty, shape {wire.shape}: an empty batch has nothing to"
+                    " project. Skip it, or drop the incomplete batch in the data loader"
+                )
+    return graph
 
 
 def _is_computation(x: Any) -> bool:

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from pjax.engines.consensus import State, Sweep
-from pjax.engines.edges import EdgeSpace
-from pjax.engines.edges import State as EdgeState
+from pjax.engines.edges.iteration import EdgeIteration
+from pjax.engines.edges.space import EdgeSpace
+from pjax.engines.edges.space import State as EdgeState
 from pjax.engines.extrapolation import Extrapolation
-from pjax.engines.iteration import EdgeIteration, Iteration
+from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.optim.solver import EdgeSolver, check_option, method

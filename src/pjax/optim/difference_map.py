@@ -6,8 +6,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax.engines.edges import EdgeSpace, State, combine
-from pjax.engines.iteration import EdgeIteration, Iteration
+from pjax.engines.edges.iteration import EdgeIteration
+from pjax.engines.edges.space import EdgeSpace, State, combine
+from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.optim.douglas_rachford import _Reflecting

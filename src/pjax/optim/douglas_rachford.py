@@ -5,8 +5,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax.engines.edges import EdgeSpace, State, combine, histories
-from pjax.engines.iteration import EdgeIteration, Iteration, first_projection
+from pjax.engines.edges.iteration import EdgeIteration, first_projection
+from pjax.engines.edges.space import EdgeSpace, State, combine, histories
+from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.optim.solver import EdgeSolver, method

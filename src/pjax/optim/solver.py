@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.checks import check_finite, check_graph, check_mesh
+from pjax.checks import check_finite, check_mesh
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
@@ -461,7 +461,6 @@ class Program:
     def __init__(self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem) -> None:
         """``kind`` is the class of its problems, where something is to be seen of what happens in them."""
         graph = tracing.build(traced, keep_loops=solver.keeps_loops)
-        check_graph(graph)
         self.solver = solver
         partition = solver.partition(graph)
         sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None

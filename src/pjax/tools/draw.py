@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pjax.checks import check_graph
 from pjax.errors import InputError
 from pjax.graph import read as tracing
-from pjax.optim import AlternatingProjections, Solver
-from pjax.optim.solver import check_option
+from pjax.optim.alternating_projections import AlternatingProjections
+from pjax.optim.solver import Solver, check_option
 from pjax.tools.drawing.diagram import Diagram, diagram_of
 from pjax.tools.drawing.dot import dot_text
 from pjax.tools.drawing.mermaid import mermaid_text
@@ -100,6 +99,5 @@ def draw(
     function, params = given(fn, params)
     traced = tracing.read(function, params)
     graph = tracing.build(traced, keep_loops=solver.keeps_loops)
-    check_graph(graph)
     titles = constant_names(fn, function, traced.constants)
     return Drawing(diagram_of(traced, solver.partition(graph), titles, fold=fold), direction)

@@ -15,8 +15,8 @@ from pjax.checks import check_finite
 from pjax.engines.point import Problem
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
-from pjax.optim import AlternatingProjections, Solver
-from pjax.optim.solver import Program, compiled
+from pjax.optim.alternating_projections import AlternatingProjections
+from pjax.optim.solver import Program, Solver, compiled
 from pjax.tools.drawing import names
 from pjax.tools.given import check_number
 

@@ -14,8 +14,8 @@ from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph.stack.stacking import unstacked
 from pjax.graph.wires import Evaluator
-from pjax.optim import AlternatingProjections, Solver
-from pjax.optim.solver import Program
+from pjax.optim.alternating_projections import AlternatingProjections
+from pjax.optim.solver import Program, Solver
 from pjax.tools.drawing import names
 from pjax.tools.given import given
 from pjax.tools.profile import before, moves

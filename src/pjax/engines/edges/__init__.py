@@ -9,11 +9,3 @@ operation. There are three kinds:
 
 All are displacements from the forward evaluation. `EdgeSpace` projects whole states of them.
 """
-
-from pjax.engines.edges.factored import Factored as Factored
-from pjax.engines.edges.space import EdgeSpace as EdgeSpace
-from pjax.engines.edges.space import State as State
-from pjax.engines.edges.space import combine as combine
-from pjax.engines.edges.space import histories as histories
-from pjax.engines.edges.stored import Split as Split
-from pjax.engines.edges.stored import Stored as Stored
