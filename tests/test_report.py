@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from pjax.errors import InputError, PjaxError
 from pjax.experiments import packed, paper, results
-from pjax.experiments._drawing import spread_apart
 from pjax.experiments._tables import escape
 from pjax.experiments.depth import Row
 from pjax.experiments.report import report
+from pjax.tools.plotting import spread_apart
 from tests import pages
 
 # --- Metrics ---
@@ -276,7 +276,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "disk full")
 
-    monkeypatch.setattr(results.os, "replace", fail)
+    monkeypatch.setattr("pjax.tools.files.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         results.write_atomically(path, b"new")
     assert path.read_bytes() == b"old"

@@ -9,9 +9,7 @@ Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine Learning Repository, doi:10.2
 distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and otherwise unchanged.
 """
 
-import difflib
 import functools
-import math
 import os
 import shutil
 import sys
@@ -27,7 +25,9 @@ import numpy.typing as npt
 
 from pjax.errors import DataError, InputError
 from pjax.experiments import sources as official
-from pjax.experiments._download import Progress, check_space, fetch, locked, replacing
+from pjax.experiments.checks import check_name, check_whole
+from pjax.experiments.download import Progress, check_space, fetch, locked, on_disk
+from pjax.tools.files import replacing
 
 Array: TypeAlias = npt.NDArray[Any]
 Kind: TypeAlias = Literal["image", "table", "text"]
@@ -176,7 +176,7 @@ def path(name: str) -> Path:
     >>> path("digits").name
     'digits.npz'
     """
-    _check_name(name)
+    check_name("data", name, _FORMATS)
     return _find(name, folder()) or folder() / f"{name}.npz"
 
 
@@ -207,7 +207,7 @@ def get(
         DownloadError: it could not be downloaded or written.
         DataError: the file that is there already, or one that was downloaded, is not what it should be.
     """
-    _check_name(name)
+    check_name("data", name, _FORMATS)
     where = _folder(folder)
     if (there := _usable(name, where)) is not None:
         return there
@@ -228,11 +228,11 @@ def get(
             )
             for file in source.files
         ]
-        arrays = source.read(paths, progress)
+        arrays = source.read(paths, source.train, source.test, progress)
         _check(name, arrays, str(parts))
         check_space(where, sum(array.nbytes for array in arrays.values()))
         target = where / f"{name}.npz"
-        with replacing(target, parts / f"{name}.npz.tmp") as archive:
+        with on_disk(target), replacing(target, parts / f"{name}.npz.tmp") as archive:
             np.savez(archive, allow_pickle=False, **arrays)
         shutil.rmtree(parts, ignore_errors=True)
     return target
@@ -264,10 +264,10 @@ def load(
     >>> load("digits")
     Dataset(digits: 1294 to train on, 143 to validate with, 360 to test with; inputs (8, 8, 1), 10 classes)
     """
-    _check_name(name)
-    _check_whole("sequence_length", sequence_length, 1)
+    check_name("data", name, _FORMATS)
+    check_whole("sequence_length", sequence_length, 1)
     if limit is not None:
-        _check_whole("limit", limit, 1)
+        check_whole("limit", limit, 1)
     where = _folder(folder)
     if (file := _find(name, where)) is None:
         raise _missing(name, where)
@@ -285,9 +285,9 @@ def order(seed: int, epoch: int, n: int) -> Array:
     >>> order(seed=0, epoch=0, n=8)
     array([0, 2, 1, 5, 4, 3, 6, 7], dtype=int32)
     """
-    _check_whole("seed", seed, 0)
-    _check_whole("epoch", epoch, 0)
-    _check_whole("n", n, 0, 2**31)
+    check_whole("seed", seed, 0)
+    check_whole("epoch", epoch, 0)
+    check_whole("n", n, 0, 2**31)
     return _permutation((int(seed), int(epoch)), int(n))
 
 
@@ -301,10 +301,10 @@ def batches(seed: int, start: int, count: int, n: int, batch_size: int) -> Array
     array([[5, 4, 3],
            [5, 3, 7]], dtype=int32)
     """
-    _check_whole("start", start, 0)
-    _check_whole("count", count, 0)
-    _check_whole("n", n, 1, 2**31)
-    _check_whole("batch_size", batch_size, 1)
+    check_whole("start", start, 0)
+    check_whole("count", count, 0)
+    check_whole("n", n, 1, 2**31)
+    check_whole("batch_size", batch_size, 1)
     if n < batch_size:
         raise InputError(f"batch_size is {batch_size}, but there are only {n} rows: take {n} or less")
     rows = np.empty((count, batch_size), np.int32)
@@ -334,7 +334,7 @@ def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
     val, train = np.sort(val[:limit]), np.sort(train[:limit])
     test = _chosen(len(arrays["x_test"]), limit)
     form, x_train = _FORMATS[name], arrays["x_train"][train]
-    mean, deviation = (_channel_moments if form.kind == "image" else _moments)(x_train)
+    mean, deviation = _moments(x_train.reshape(-1, x_train.shape[-1]))
     return Dataset(
         name=name,
         kind=form.kind,
@@ -358,24 +358,11 @@ def _chosen(n: int, limit: int | None) -> Array | slice:
 def _moments(x: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of each column, in blocks: a float64 copy of it all would be large.
 
-    That of a column of one value is taken to be 1.
+    That of a column of one value is taken to be 1. Sums of bytes are exact.
     """
     blocks = [x[i : i + 100_000] for i in range(0, len(x), 100_000)]
     mean = np.sum([block.sum(0, dtype=np.float64) for block in blocks], 0) / len(x)
     variance = np.sum([np.square(block - mean).sum(0) for block in blocks], 0) / len(x)
-    return mean, np.sqrt(np.where(variance > 0, variance, 1))
-
-
-def _channel_moments(x: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each channel of images of bytes, exactly, by counting values."""
-    counts = np.zeros((x.shape[-1], 256), np.int64)
-    rows = max(1, (1 << 20) // math.prod(x.shape[1:]))  # at a time: a count makes each byte a word of eight
-    for i in range(0, len(x), rows):
-        for channel, count in enumerate(counts):
-            count += np.bincount(x[i : i + rows, ..., channel].ravel(), minlength=256)
-    weights = counts / math.prod(x.shape[:-1])
-    mean = weights @ np.arange(256)
-    variance = np.sum(weights * np.square(np.arange(256) - mean[:, None]), axis=1)
     return mean, np.sqrt(np.where(variance > 0, variance, 1))
 
 
@@ -558,16 +545,3 @@ def _split_digits(images: Array, labels: Array) -> dict[str, Array]:
 
 def _folder(chosen: Folder | None) -> Path:
     return folder() if chosen is None else Path(chosen)
-
-
-def _check_name(name: str) -> None:
-    if name not in _FORMATS:
-        near = difflib.get_close_matches(str(name).lower(), _FORMATS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(_FORMATS)}"
-        raise InputError(f"there is no data set {name!r}: {hint}")
-
-
-def _check_whole(option: str, value: object, least: int, end: int = 2**63) -> None:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not (whole and least <= int(value) < end):  # type: ignore[call-overload]
-        raise InputError(f"{option} must be a whole number from {least} to {end - 1}, got {value!r}")

@@ -15,7 +15,19 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.experiments import exchanges, paper
-from pjax.experiments._drawing import (
+from pjax.experiments._words import (
+    about,
+    apart,
+    data_label,
+    describe,
+    method_label,
+    sort_architectures,
+    sort_methods,
+    spell,
+)
+from pjax.experiments.depth import Row
+from pjax.experiments.results import Run, read_run
+from pjax.tools.plotting import (
     Label,
     accuracy_scale,
     band,
@@ -29,19 +41,7 @@ from pjax.experiments._drawing import (
     styled,
     thin,
 )
-from pjax.experiments._drawing import save as save
-from pjax.experiments._words import (
-    about,
-    apart,
-    data_label,
-    describe,
-    method_label,
-    sort_architectures,
-    sort_methods,
-    spell,
-)
-from pjax.experiments.depth import Row
-from pjax.experiments.results import Run, read_run
+from pjax.tools.plotting import save as save
 
 Axis = Literal["steps", "seconds"]
 

@@ -12,12 +12,9 @@ Runs that have ended can be packed: a file ``NAME.runs.jsonl`` has a line for ea
 `pjax.experiments.packed`.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -25,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pjax.errors import InputError
+from pjax.tools.files import write_atomically as write_atomically
 
 # --- Metrics, as the paper defines them ---
 
@@ -390,27 +388,6 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, value
 
 
-def write_atomically(path: str | Path, data: bytes) -> Path:
-    """Write a file, which is there whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with _naming(path):
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)  # a temporary file is for its owner alone
-            os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
-
-
 def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> Path:
     """Write a JSON-lines file."""
     return write_atomically(path, "".join(json.dumps(value) + "\n" for value in values).encode())
@@ -423,15 +400,9 @@ def write_object(path: Path, values: Mapping[str, Any]) -> Path:
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
     """Add an object to a JSON-lines file."""
-    with _naming(path), open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(value) + "\n")
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """A disk that is full does not say which file it has no room for: this does."""
     try:
-        yield
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(value) + "\n")
     except OSError as error:
         error.filename = error.filename or str(path)
         raise

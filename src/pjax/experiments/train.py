@@ -21,7 +21,6 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import checkpoint, endings
 from pjax.experiments import config as configuration
-from pjax.experiments._lock import Lock
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
@@ -37,6 +36,7 @@ from pjax.experiments.results import (
     write_lines,
     write_object,
 )
+from pjax.tools.files import Lock
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pjax.tools.drawing.mermaid import mermaid_text
 from pjax.tools.drawing.png import png_bytes
 from pjax.tools.drawing.scene import Scene, scene_of
 from pjax.tools.drawing.svg import svg_text
+from pjax.tools.files import write_atomically
 from pjax.tools.given import constant_names, given
 
 SUFFIXES = {".svg": "svg", ".png": "png", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
@@ -60,8 +61,6 @@ class Drawing:
 
         The file is there whole, or not at all.
         """
-        from pjax.experiments.results import write_atomically
-
         suffix = Path(path).suffix.lower()
         if suffix not in SUFFIXES:
             raise InputError(f"drawings are saved as {', '.join(SUFFIXES)}; got {os.fspath(path)!r}")
