@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pjax.errors import InputError, PjaxError
-from pjax.experiments import packed, paper, results
+from pjax.experiments import paper, results
 from pjax.experiments._tables import escape
 from pjax.experiments.depth import Row
 from pjax.experiments.report import report
@@ -32,7 +32,7 @@ accuracies = st.lists(st.floats(0, 100), min_size=1, max_size=40)
 def test_steps_to_a_fraction_are_those_of_the_first_check_that_reaches_it(validation, fraction):
     steps = [1000 * (i + 1) for i in range(len(validation))]
     reached = [s for s, v in zip(steps, validation, strict=True) if v >= fraction * max(validation)]
-    assert results.steps_to_fraction(steps, validation, fraction) == min(reached)
+    assert steps[results.check_at_fraction(validation, fraction)] == min(reached)
 
 
 @given(accuracies, st.integers(1, 8))
@@ -72,7 +72,7 @@ def test_nothing_stops_before_the_first_check():
     [
         (lambda: results.best_check([]), "one validation accuracy per check"),
         (lambda: results.best_check([1.0, math.nan]), "finite"),
-        (lambda: results.steps_to_fraction([1], [1.0, 2.0]), "steps has 1, validation has 2"),
+        (lambda: results.check_at_fraction([]), "one validation accuracy per check"),
         (lambda: results.check_at_fraction([1.0], 0), "fraction"),
         (lambda: results.should_stop([1.0], 0), "patience"),
         (lambda: results.Spread.of([]), "at least one"),
@@ -183,7 +183,7 @@ def write(parent, *, test=(95.0, 96.0), last=(8000, 6000), results_too=True, **c
             )
             for s, seed in enumerate(config["seeds"])
         ]
-        (folder / "results.jsonl").write_text("".join(json.dumps(r.as_json()) + "\n" for r in made))
+        (folder / "results.jsonl").write_text("".join(json.dumps(dataclasses.asdict(r)) + "\n" for r in made))
     return folder
 
 
@@ -196,7 +196,7 @@ def test_a_folder_is_read(tmp_path):
     assert run.seconds == results.Spread(1.5, 0.5)
     assert [check.step for check in run.checks] == list(range(1000, 8001, 1000))
     assert math.isnan(run.checks[-1].test[1])
-    assert run.results[1].as_json()["last_step"] == 6000
+    assert run.results[1].last_step == 6000
 
 
 def test_an_unfinished_run_and_a_torn_line(tmp_path):
@@ -513,7 +513,7 @@ def test_the_report_of_packed_runs_is_the_same(folder):
     write(folder / "learning", study="learning", method="adam")
     before = texts(folder)
     unfinished = {run.folder for run in results.read_runs(folder) if not run.finished}
-    packed.pack(folder)
+    results.pack(folder)
     assert packed_names(folder) == ["learning.runs.jsonl", "paper.runs.jsonl", "quick.runs.jsonl"]
     assert {path.parent for path in folder.rglob("config.json")} == unfinished
     assert texts(folder) == before
@@ -533,7 +533,7 @@ def test_the_same_runs_are_packed_to_the_same_bytes(tmp_path):
     for order, place in ((("ap", "dr"), "one"), (("dr", "ap"), "two")):
         for method in order:
             write(tmp_path / place, method=method)
-            packed.pack(tmp_path / place)  # the second is added to the first
+            results.pack(tmp_path / place)  # the second is added to the first
     assert len(results.read_runs(tmp_path / "one")) == 2
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
@@ -544,8 +544,8 @@ def test_unpacked_runs_are_what_they_were(tmp_path):
     for path in tmp_path.rglob("config.json"):
         results.write_object(path, json.loads(path.read_text()))  # as training writes it
     before = files(tmp_path)
-    packed.pack(tmp_path)
-    packed.unpack(tmp_path, tmp_path / "a")
+    results.pack(tmp_path)
+    results.unpack(tmp_path, tmp_path / "a")
     assert {path: text for path, text in before.items() if path.parts[0] == "a"}.items() <= files(
         tmp_path
     ).items()
@@ -554,11 +554,11 @@ def test_unpacked_runs_are_what_they_were(tmp_path):
 
 def test_a_folder_counts_before_what_was_packed_of_it(tmp_path):
     write(tmp_path)
-    packed.pack(tmp_path)
+    results.pack(tmp_path)
     write(tmp_path, test=(50.0, 50.0))
     (run,) = results.read_runs(tmp_path)
     assert run.test.mean == 50.0
-    packed.pack(tmp_path)
+    results.pack(tmp_path)
     assert not list(tmp_path.rglob("config.json"))
     assert results.read_runs(tmp_path) == (run,)
 
@@ -566,13 +566,13 @@ def test_a_folder_counts_before_what_was_packed_of_it(tmp_path):
 def test_other_files_of_a_run_stay(tmp_path):
     kept = write(tmp_path) / "run.png"
     kept.write_bytes(b"picture")
-    packed.pack(tmp_path)
+    results.pack(tmp_path)
     assert list(kept.parent.iterdir()) == [kept]
 
 
 def test_a_run_without_checks_is_packed(tmp_path):
     (write(tmp_path) / "metrics.jsonl").unlink()
-    packed.pack(tmp_path)
+    results.pack(tmp_path)
     (run,) = results.read_runs(tmp_path)
     assert run.finished
     assert run.checks == ()
@@ -581,7 +581,7 @@ def test_a_run_without_checks_is_packed(tmp_path):
 def test_nothing_to_pack(tmp_path):
     write(tmp_path, results_too=False)
     with pytest.raises(InputError, match="none has ended"):
-        packed.pack(tmp_path)
+        results.pack(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -597,7 +597,7 @@ def test_nothing_to_pack(tmp_path):
 )
 def test_packed_lines_that_are_no_runs(tmp_path, change, says):
     write(tmp_path)
-    (path,) = packed.pack(tmp_path)
+    (path,) = results.pack(tmp_path)
     path.write_text(json.dumps(change(json.loads(path.read_text()))) + "\n")
     with pytest.raises(InputError, match=says):
         results.read_runs(tmp_path)
@@ -605,7 +605,7 @@ def test_packed_lines_that_are_no_runs(tmp_path, change, says):
 
 def test_a_packed_file_that_is_cut_short(tmp_path):
     write(tmp_path)
-    (path,) = packed.pack(tmp_path)
+    (path,) = results.pack(tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="last line has no end"):
         results.read_runs(tmp_path)

@@ -1,6 +1,7 @@
 """The command line: a thin layer over `data`, `train`, `compare` and `report`."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import sys
@@ -19,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, methods
+from pjax.experiments import checkpoint, endings, methods, results
 from pjax.experiments import data as datasets
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.results import Run, read_runs
@@ -466,7 +467,7 @@ def _as_json(run: Run) -> dict[str, Any]:
         "config": dict(run.config),
         "last_step": run.checks[-1].step if run.checks else 0,
         "finished": run.finished,
-        "results": [result.as_json() for result in run.results],
+        "results": [dataclasses.asdict(result) for result in run.results],
     }
 
 
@@ -729,8 +730,6 @@ def pack(
 
     `pjax report` reads such files; `pjax compare` makes the folders again of runs that it goes on with.
     """
-    from pjax.experiments import packed
-
     with _messages():
-        for path in packed.pack(folder):
+        for path in results.pack(folder):
             console.print(escape(str(path)), soft_wrap=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pjax.errors import InputError
-from pjax.experiments import methods, packed
+from pjax.experiments import methods
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import divisor
-from pjax.experiments.results import Run, read_run, read_runs
+from pjax.experiments.results import Run, read_run, read_runs, unpack
 from pjax.experiments.train import Progress, time_again, train
 
 PROJECTIONS = ("dr", "ap", "cp")
@@ -305,7 +305,7 @@ def compare(
     methods.check_name("preset", preset, PRESETS)
     configs = chosen(PRESETS[preset], only_methods, only_architectures, quick, settings)
     parent = place(preset, folder, quick)
-    packed.unpack(folder, parent)
+    unpack(folder, parent)
     runs = []
     for config in configs:
         where = parent / config.run_name
@@ -340,7 +340,7 @@ def retime(
     For comparisons that were made several at once, or on a busy machine. Nothing else is changed.
     """
     methods.check_name("preset", preset, PRESETS)
-    packed.unpack(folder, place(preset, folder, quick))
+    unpack(folder, place(preset, folder, quick))
     found = [run for run in read_runs(place(preset, folder, quick)) if run.finished]
     for run in found:
         milliseconds = time_again(run.folder)

@@ -21,8 +21,9 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import models
 from pjax.experiments.methods import LABELS, check_name, make
-from pjax.experiments.results import read_lines, write_atomically
+from pjax.experiments.results import read_lines
 from pjax.experiments.train import device as current_device
+from pjax.tools.files import write_atomically
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 METHODS = ("sgd", "adam", "dr", "ap", "cp")

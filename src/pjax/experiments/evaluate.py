@@ -10,8 +10,8 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import config as configuration
 from pjax.experiments.loop import EVALUATED, Loop
-from pjax.experiments.results import write_atomically
 from pjax.experiments.train import load_params
+from pjax.tools.files import write_atomically
 
 
 def evaluate(

@@ -13,7 +13,8 @@ from pjax.errors import InputError
 from pjax.experiments import _beside, depth, paper, plots
 from pjax.experiments._tables import Study, Table, comma_separated, latex, markdown
 from pjax.experiments._words import sort_architectures, sort_methods
-from pjax.experiments.results import Run, read_runs, write_atomically
+from pjax.experiments.results import Run, read_runs
+from pjax.tools.files import write_atomically
 
 FORMATS = ("md", "csv", "tex")
 PLOTS = ("png", "svg")

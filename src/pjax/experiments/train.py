@@ -394,7 +394,7 @@ class _Trainer:
             self._until_check(active)
         train = self.loop.accuracy(self.best, "train")
         results = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
-        write_lines(self.folder / "results.jsonl", [result.as_json() for result in results])
+        write_lines(self.folder / "results.jsonl", [dataclasses.asdict(result) for result in results])
 
     @property
     def _step(self) -> int:
