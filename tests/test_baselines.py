@@ -10,8 +10,7 @@ import pytest
 
 from pjax.errors import InputError
 from pjax.experiments import data, methods
-from pjax.experiments.feedback_alignment import FeedbackAlignment
-from pjax.experiments.forward_forward import ForwardForward
+from pjax.experiments.baselines import FeedbackAlignment, ForwardForward
 from pjax.experiments.methods import mean_cross_entropy
 from pjax.experiments.models import CNN, MLP
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from pjax.errors import InputError, PjaxError
 from pjax.experiments import paper, results
-from pjax.experiments._tables import escape
 from pjax.experiments.depth import Row
 from pjax.experiments.report import report
+from pjax.experiments.tables import escape
 from pjax.tools.plotting import spread_apart
 from tests import pages
 

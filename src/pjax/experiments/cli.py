@@ -22,6 +22,7 @@ from rich.text import Text
 from pjax.errors import InputError
 from pjax.experiments import checkpoint, endings, methods, results
 from pjax.experiments import data as datasets
+from pjax.experiments.checks import check_name
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.results import Run, read_runs
 from pjax.experiments.train import Progress
@@ -89,7 +90,7 @@ def data_get(
     """Download data sets into $PJAX_DATA, or the user's cache; what has arrived is kept when interrupted."""
     with _messages(lambda: "start again to go on"):
         for name in names:
-            methods.check_name("NAME", name, datasets.names())
+            check_name("NAME", name, datasets.names())
         for name in names:
             with _download_bar() as show:
                 path = datasets.get(name, progress=show)
@@ -581,7 +582,7 @@ def compare(
                 f"name one or more, of {', '.join(known)}, or all", param_hint="--preset"
             )
         for name in preset or ():
-            methods.check_name("preset", name, known)
+            check_name("preset", name, known)
         asked = [*comparing.GROUPS, "depth"] if every else preset or ()
         for name in (one for group in asked for one in comparing.GROUPS.get(group, (group,))):
             with _training_bar() as show:
@@ -671,7 +672,7 @@ def graph(
     from pjax.experiments import structure
 
     with _messages():
-        methods.check_name("--print", text, ("mermaid", "dot"))
+        check_name("--print", text, ("mermaid", "dot"))
         config = _config(
             data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
         )

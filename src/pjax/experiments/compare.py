@@ -12,6 +12,7 @@ from typing import Any
 
 from pjax.errors import InputError
 from pjax.experiments import methods
+from pjax.experiments.checks import check_name
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import divisor
 from pjax.experiments.results import Run, read_run, read_runs, unpack
@@ -80,7 +81,7 @@ class Preset:
 
     def _study(self, method: str, quick: bool, given: dict[str, Any]) -> dict[str, Any]:
         """Settings of a run on a number of batches."""
-        per_batch = methods.default_steps(method)
+        per_batch = methods.default(method, "steps_per_batch")
         batches, checks = (self.quick["steps"], QUICK_CHECKS) if quick else (self.batches, CHECKS)
         batches = given.get("max_steps", batches * per_batch) // per_batch
         return (
@@ -302,7 +303,7 @@ def compare(
     Returns:
         The runs, all of which have ended.
     """
-    methods.check_name("preset", preset, PRESETS)
+    check_name("preset", preset, PRESETS)
     configs = chosen(PRESETS[preset], only_methods, only_architectures, quick, settings)
     parent = place(preset, folder, quick)
     unpack(folder, parent)
@@ -339,7 +340,7 @@ def retime(
 
     For comparisons that were made several at once, or on a busy machine. Nothing else is changed.
     """
-    methods.check_name("preset", preset, PRESETS)
+    check_name("preset", preset, PRESETS)
     unpack(folder, place(preset, folder, quick))
     found = [run for run in read_runs(place(preset, folder, quick)) if run.finished]
     for run in found:
@@ -372,7 +373,7 @@ def chosen(
         ("architecture", only_architectures, preset.architectures),
     ):
         for name in names or ():
-            methods.check_name(kind, name, known)
+            check_name(kind, name, known)
     found = [
         config
         for config in preset.configs(quick, **settings)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pjax.errors import InputError
 from pjax.experiments import data, methods, models
+from pjax.experiments.checks import check_name
 from pjax.experiments.results import architecture, read_object
 
 MODELS = ("mlp", "cnn", "rnn")
@@ -91,15 +92,15 @@ class Config:
             if getattr(self, field.name) is not field.default:
                 self._check_type(field.name, field.type)
         base, options = methods.split(self.method)
-        methods.check_name("data", self.data, data.names())
+        check_name("data", self.data, data.names())
         for name in _POSITIVE:
             _at_least(name, getattr(self, name), 1)
         _at_least("patience", self.patience, 0)
         self._check_applies()
         self._fill()
-        methods.check_name("model", self.model, MODELS)
+        check_name("model", self.model, MODELS)
         if self.consensus is not None:
-            methods.check_name("consensus", self.consensus, ("paper", "exact"))
+            check_name("consensus", self.consensus, ("paper", "exact"))
         groups = options.get("groups", 1)
         if self.batch_size % groups:
             near = max(self.batch_size // groups, 1) * groups

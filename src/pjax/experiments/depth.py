@@ -20,7 +20,8 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.experiments import models
-from pjax.experiments.methods import LABELS, check_name, make
+from pjax.experiments.checks import check_name
+from pjax.experiments.methods import LABELS, make
 from pjax.experiments.results import read_lines
 from pjax.experiments.train import device as current_device
 from pjax.tools.files import write_atomically

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pjax.errors import InputError
-from pjax.experiments import _beside, depth, paper, plots
-from pjax.experiments._tables import Study, Table, comma_separated, latex, markdown
-from pjax.experiments._words import sort_architectures, sort_methods
+from pjax.experiments import depth, paper, plots
 from pjax.experiments.results import Run, read_runs
+from pjax.experiments.tables import STUDIES, TIMED, Study, Table, comma_separated, latex, markdown
+from pjax.experiments.words import sort_architectures, sort_methods
 from pjax.tools.files import write_atomically
 
 FORMATS = ("md", "csv", "tex")
@@ -75,7 +75,7 @@ def group(runs: Iterable[Run]) -> list[Table]:
     def key(run: Run) -> tuple[Any, ...]:
         parent = run.folder.parent.as_posix()
         network = place(models, run.model), place(data, run.data)
-        return (place(["", *_beside.TITLES], run.study), run.quick, *network, run.device, parent)
+        return (place(["", *STUDIES], run.study), run.quick, *network, run.device, parent)
 
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
@@ -127,7 +127,7 @@ def _draw(
         if table.study == "exchanges":
             save(table.name, "bytes", plots.accuracy_over_bytes(runs))
             continue
-        if table.study and table.study not in _beside.TIMED:
+        if table.study and table.study not in TIMED:
             save(table.name, "accuracy", plots.accuracies(runs))
             continue
         save(table.name, "steps", plots.training_curves(main, "steps"))
