@@ -211,7 +211,8 @@ def train(
 ) -> None:
     """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
     from pjax.experiments import devices as placing
-    from pjax.experiments import guard, plots
+    from pjax.experiments import plots
+    from pjax.experiments import processes as joining
     from pjax.experiments import train as training
 
     with _messages():
@@ -220,7 +221,7 @@ def train(
             if given := [f"--{name}" for name in _given(context) if name in _CLUSTER]:
                 raise InputError(f"{', '.join(given)}: for several processes, give --distributed too")
         else:
-            placing.check(coordinator, processes, process)
+            joining.check(coordinator, processes, process)
             if folder is None and resume is None:
                 raise InputError("--distributed needs --folder or --resume, the same for all processes")
             if count is not None:
@@ -271,10 +272,10 @@ def train(
     if distributed and not guarded:
         command = [sys.executable, "-m", "pjax_command", *sys.argv[1:], "--guarded"]
         raise typer.Exit(
-            guard.watch(command, f"{again()}, alone or --distributed over any number of processes")
+            joining.watch(command, f"{again()}, alone or --distributed over any number of processes")
         )
     joined = (
-        guard.joined(coordinator, processes, process, timeout, again())
+        joining.joined(coordinator, processes, process, timeout, again())
         if distributed
         else contextlib.nullcontext()
     )
