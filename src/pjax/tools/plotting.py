@@ -35,6 +35,8 @@ STYLE = {
     "svg.hashsalt": "pjax",
 }
 DPI = 150
+FORMATS = ("png", "svg")
+"""Of files."""
 _MOST_POINTS = 120  # of a line; more cannot be seen
 
 
@@ -132,7 +134,7 @@ def note(figure: Any, parts: Sequence[str]) -> None:
 def save(figure: Any, path: str | Path, formats: Sequence[str] = ("png", "svg")) -> tuple[Path, ...]:
     """Write a figure as ``path.png``, ``path.svg``; each is there whole or not at all."""
     for name in formats:
-        if name not in ("png", "svg"):
+        if name not in FORMATS:
             raise InputError(f"plots are written as 'png' or 'svg', not {name!r}")
     return tuple(write_atomically(Path(f"{path}.{name}"), _rendered(figure, name)) for name in formats)
 
