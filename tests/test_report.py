@@ -67,23 +67,6 @@ def test_nothing_stops_before_the_first_check():
     assert not results.should_stop([], 1)
 
 
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: results.best_check([]), "one validation accuracy per check"),
-        (lambda: results.best_check([1.0, math.nan]), "finite"),
-        (lambda: results.check_at_fraction([]), "one validation accuracy per check"),
-        (lambda: results.check_at_fraction([1.0], 0), "fraction"),
-        (lambda: results.should_stop([1.0], 0), "patience"),
-        (lambda: results.Spread.of([]), "at least one"),
-        (lambda: results.architecture([]), "at least one hidden layer"),
-    ],
-)
-def test_metrics_refuse_what_has_no_answer(call, says):
-    with pytest.raises(InputError, match=says):
-        call()
-
-
 # --- The paper ---
 
 

@@ -1,7 +1,6 @@
 """The paper's baselines without backpropagation: Feedback Alignment and Forward-Forward."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -9,8 +8,7 @@ import jax.numpy as jnp
 
 from pjax import nn
 from pjax.containers import numpy as pnp
-from pjax.errors import InputError
-from pjax.experiments.learners import Descent, Method, Params, State, mean_cross_entropy
+from pjax.experiments.learners import Descent, Params, State, mean_cross_entropy
 from pjax.experiments.models import CNN, MLP
 
 # --- Feedback Alignment ---
@@ -43,10 +41,9 @@ class FeedbackAlignment(Descent):
     learning_rate: float = 1e-4
 
     def init(self, model: nn.Module, key: jax.Array) -> State:
-        network = _checked(self, model, MLP)
-        drawn = network.init(jax.random.fold_in(key, 0))
-        above = [f"hidden.{i}.weight" for i in range(1, len(network.hidden))]
-        return super().init(model, key) | {"feedback": {name: drawn[name] for name in [*above, "out.weight"]}}
+        drawn = model.init(jax.random.fold_in(key, 0))
+        above = {k: v for k, v in drawn.items() if k.endswith("weight") and k != "hidden.0.weight"}
+        return super().init(model, key) | {"feedback": above}
 
     def gradient(
         self,
@@ -56,15 +53,13 @@ class FeedbackAlignment(Descent):
         y: jax.Array,
         key: jax.Array,  # noqa: ARG002
     ) -> tuple[jax.Array, Params]:
-        network = _checked(self, model, MLP)
-
         def loss(params: Params) -> jax.Array:
-            return mean_cross_entropy(_logits(network, params, state["feedback"], x), y)
+            return mean_cross_entropy(_logits(model, params, state["feedback"], x), y)
 
         return jax.value_and_grad(loss)(state["params"])
 
 
-def _logits(model: MLP, params: Params, feedback: Params, x: jax.Array) -> jax.Array:
+def _logits(model: Any, params: Params, feedback: Params, x: jax.Array) -> jax.Array:
     """The network, with feedback matrices in its derivative."""
     bound = model.bind(params)
     for i, relu in enumerate(bound.relu):
@@ -139,30 +134,19 @@ class ForwardForward(Descent):
 
     threshold: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.threshold is not None and not (math.isfinite(self.threshold) and self.threshold > 0):
-            raise InputError(
-                f"ForwardForward: threshold must be a positive finite number; got {self.threshold!r}."
-            )
-
     def inputs(self, shape: tuple[int, ...], classes: int) -> tuple[int, ...]:
         return (*shape[:-1], shape[-1] + classes)
 
-    def init(self, model: nn.Module, key: jax.Array) -> State:
-        return super().init(_with_labels(self, model), key)
-
     def gradient(
-        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
+        self, model: Any, state: State, x: jax.Array, y: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
-        network = _with_labels(self, model)
-        classes = network.out.out_features
-        threshold = (2.0 if isinstance(network, MLP) else 6.0) if self.threshold is None else self.threshold
+        classes = model.out.out_features
+        threshold = (2.0 if isinstance(model, MLP) else 6.0) if self.threshold is None else self.threshold
         wrong = (y + jax.random.randint(key, y.shape, 1, classes)) % classes
         labels = jax.nn.one_hot(jnp.stack([y, wrong]), classes, dtype=x.dtype)
 
         def loss(params: Params) -> tuple[jax.Array, jax.Array]:
-            bound = network.bind(params)
+            bound = model.bind(params)
             seen, added = _first(bound, params["hidden.0.weight"], x)
             # A product, not a gather, whose gradient would be a sum in no fixed order on a GPU.
             right, wrong = jnp.moveaxis(_goodness(bound, seen + jnp.tensordot(labels, added, 1)), 1, 0)
@@ -174,9 +158,9 @@ class ForwardForward(Descent):
         gradient, value = jax.grad(loss, has_aux=True)(state["params"])
         return value, gradient
 
-    def scores(self, model: nn.Module, params: Params, x: jax.Array) -> jax.Array:
+    def scores(self, model: Any, params: Params, x: jax.Array) -> jax.Array:
         """The goodness of each label."""
-        bound = _with_labels(self, model).bind(params)
+        bound = model.bind(params)
         seen, added = _first(bound, params["hidden.0.weight"], x)
 
         def score(label: jax.Array) -> jax.Array:
@@ -194,12 +178,6 @@ def _first(bound: MLP | CNN, weight: jax.Array, x: jax.Array) -> tuple[jax.Array
         What each input contributes, of shape ``(batch, …)``, and what each label does, ``(classes, …)``.
     """
     features, classes = x.shape[-1], bound.out.out_features
-    if weight.shape[-2] != features + classes:
-        raise InputError(
-            f"ForwardForward: the network takes {weight.shape[-2]} features, expected {features + classes}: "
-            f"the data's {features} and one for each of {classes} labels. Make it for the shape that "
-            "ForwardForward.inputs gives."
-        )
     layer, labels = bound.hidden[0], jnp.eye(classes, dtype=x.dtype)
     of_inputs, of_labels = weight[..., :features, :], weight[..., features:, :]
     if not isinstance(layer, nn.Conv2D):
@@ -227,29 +205,3 @@ def _goodness(bound: MLP | CNN, sums: jax.Array) -> jax.Array:
 def _unit(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """Divided by the root mean square."""
     return x * jax.lax.rsqrt(jnp.mean(x**2, axes, keepdims=True) + _LEAST)
-
-
-# --- Networks ---
-
-
-def _with_labels(method: Method, model: nn.Module) -> Any:
-    network = _checked(method, model, MLP | CNN)
-    if network.out.out_features < 2:
-        raise InputError("ForwardForward: expected at least 2 classes, so that a label can be wrong, got 1.")
-    return network
-
-
-def _checked(method: Method, model: nn.Module, kinds: Any) -> Any:
-    """A network that a method is defined for."""
-    name, got = type(method).__name__, type(model).__name__
-    if not isinstance(model, kinds):
-        wanted = "the network MLP" if kinds is MLP else "a network MLP or CNN"
-        raise InputError(
-            f"{name}: expected {wanted} of pjax.experiments.models, got {got}. Use the method sgd or adam."
-        )
-    if model.skip:
-        raise InputError(
-            f"{name}: not defined for skip connections, got {got} with skip=True. Use skip=False, or the "
-            "method sgd or adam."
-        )
-    return model

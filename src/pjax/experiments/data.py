@@ -186,7 +186,6 @@ def get(
     progress: Progress | None = None,
     folder: Folder | None = None,
     sources: Mapping[str, official.Source] | None = None,
-    timeout: float = 30.0,
     tries: int = 4,
 ) -> Path:
     """Download a data set from its official source, unless it is there already; gives its file.
@@ -200,7 +199,6 @@ def get(
         progress: called with the bytes done, the bytes there are (or ``None``), and what is being done.
         folder: where to put it; by default `folder()`.
         sources: where to get it from; by default `pjax.experiments.sources.OFFICIAL`.
-        timeout: seconds to wait for a server, each time.
         tries: how often to try an address in a row without getting further.
 
     Raises:
@@ -223,7 +221,6 @@ def get(
                 sha256=file.sha256,
                 size=file.size,
                 progress=progress,
-                timeout=timeout,
                 tries=tries,
             )
             for file in source.files

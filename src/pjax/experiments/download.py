@@ -5,6 +5,7 @@ was patched together of two is found out in the end, and downloaded from its beg
 """
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import http.client
@@ -56,7 +57,8 @@ def fetch(
     Raises:
         DownloadError: says which address, what went wrong, and what to do.
     """
-    part = target.with_name(target.name + ".part")
+    part, show = target.with_name(target.name + ".part"), progress or (lambda *_: None)
+    download = _Download(part, sha256, size, show, timeout, tries, pause)
     with on_disk(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_file():
@@ -66,7 +68,7 @@ def fetch(
     reasons = []
     for url in urls:
         try:
-            _download(url, part, sha256, size, progress or (lambda *_: None), timeout, tries, pause)
+            download.run(url)
         except _AddressError as failure:
             reasons.append(f"{url}: {failure}")
             continue
@@ -122,80 +124,89 @@ class _AttemptError(Exception):
         self.gone = gone
 
 
-def _download(
-    url: str,
-    part: Path,
-    sha256: str,
-    size: int,
-    progress: Progress,
-    timeout: float,
-    tries: int,
-    pause: float,
-) -> None:
-    """Try until the part is whole. Only an attempt that gets further than all before it is not counted."""
-    failures, furthest = 0, _length(part)
-    while True:
-        try:
-            _attempt(url, part, sha256, size, progress, timeout)
-            return
-        except _AttemptError as dropped:
-            if dropped.gone:
-                _remove(part)
-            failures = 1 if _length(part) > furthest else failures + 1
-            furthest = max(furthest, _length(part))
-            if failures >= tries:
-                raise _AddressError(f"{dropped} ({tries} tries)" if tries > 1 else str(dropped)) from dropped
-            time.sleep(min(60.0, pause * 2 ** (failures - 1)))
+@dataclasses.dataclass(frozen=True)
+class _Download:
+    """What has arrived of a file, and what it shall be; the arguments are those of `fetch`."""
 
+    part: Path
+    sha256: str
+    size: int
+    progress: Progress
+    timeout: float
+    tries: int
+    pause: float
 
-def _attempt(url: str, part: Path, sha256: str, size: int, progress: Progress, timeout: float) -> None:
-    """One request, for what is missing; and a look at the whole."""
-    if _length(part) > size:
-        _remove(part)
-    start = _length(part)
-    if start < size:
-        headers = {"User-Agent": "pjax"} | ({"Range": f"bytes={start}-"} if start else {})
-        with _remote(timeout):
-            response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
-        with response:
-            start = _receive(response, part, size, progress, timeout)
-    with on_disk(part):
-        got = _digest(part)
-    if got != sha256:
-        _remove(part)
-        text = f"the file is not the expected one: its SHA-256 is {got}, expected {sha256}; it was removed"
-        raise _AttemptError(text) if start else _AddressError(text)
+    def run(self, url: str) -> None:
+        """Try until all is there. Only an attempt that gets further than all before it is not counted."""
+        failures, furthest = 0, self.length()
+        while True:
+            try:
+                return self.attempt(url)
+            except _AttemptError as dropped:
+                if dropped.gone:
+                    self.remove()
+                failures = 1 if self.length() > furthest else failures + 1
+                furthest = max(furthest, self.length())
+                if failures >= self.tries:
+                    often = f" ({self.tries} tries)" if self.tries > 1 else ""
+                    raise _AddressError(f"{dropped}{often}") from dropped
+                time.sleep(min(60.0, self.pause * 2 ** (failures - 1)))
 
+    def attempt(self, url: str) -> None:
+        """One request, for what is missing; and a look at the whole."""
+        if self.length() > self.size:
+            self.remove()
+        start = self.length()
+        if start < self.size:
+            headers = {"User-Agent": "pjax"} | ({"Range": f"bytes={start}-"} if start else {})
+            request = urllib.request.Request(url, headers=headers)
+            with _remote(self.timeout):
+                response = urllib.request.urlopen(request, timeout=self.timeout)
+            with response:
+                start = self.receive(response, start)
+        with on_disk(self.part):
+            got = _digest(self.part)
+        if got != self.sha256:
+            self.remove()
+            text = f"its SHA-256 is {got}, expected {self.sha256}; it was removed"
+            raise (_AttemptError if start else _AddressError)(f"the file is not the expected one: {text}")
 
-def _receive(
-    response: http.client.HTTPResponse, part: Path, size: int, progress: Progress, timeout: float
-) -> int:
-    """Append what a server sends; from which byte on it was."""
-    start = _length(part)
-    if response.status == 206:
-        if response.headers.get("Content-Range") != f"bytes {start}-{size - 1}/{size}":
-            raise _AttemptError("the server sends another part of the file than was asked for", gone=True)
-    else:
-        offered = response.headers.get("Content-Length", "")
-        if offered.isdecimal() and int(offered) != size:
-            raise _AddressError(f"the server offers {offered} bytes, expected {size}: this is not the file")
-        _remove(part)
-        start = 0
-    check_space(part.parent, size - start)
-    done = start
-    with on_disk(part), part.open("ab") as file:
-        while done < size:
-            progress(done, size, part.stem)
-            with _remote(timeout):
-                block = response.read1(min(_BLOCK, size - done))
-            if not block:
-                raise _AttemptError(f"the connection ended after {done} of {size} bytes")
-            file.write(block)
-            done += len(block)
-        progress(done, size, part.stem)
-        file.flush()
-        os.fsync(file.fileno())
-    return start
+    def receive(self, response: http.client.HTTPResponse, start: int) -> int:
+        """Append what a server sends; from which byte on it was."""
+        if response.status == 206:
+            if response.headers.get("Content-Range") != f"bytes {start}-{self.size - 1}/{self.size}":
+                raise _AttemptError("the server sends another part of the file than was asked for", gone=True)
+        else:
+            said = response.headers.get("Content-Length", "")
+            if said.isdecimal() and int(said) != self.size:
+                raise _AddressError(
+                    f"the server offers {said} bytes, expected {self.size}: this is not the file"
+                )
+            self.remove()
+            start = 0
+        check_space(self.part.parent, self.size - start)
+        done = start
+        with on_disk(self.part), self.part.open("ab") as file:
+            while done < self.size:
+                self.progress(done, self.size, self.part.stem)
+                with _remote(self.timeout):
+                    block = response.read1(min(_BLOCK, self.size - done))
+                if not block:
+                    raise _AttemptError(f"the connection ended after {done} of {self.size} bytes")
+                file.write(block)
+                done += len(block)
+            self.progress(done, self.size, self.part.stem)
+            file.flush()
+            os.fsync(file.fileno())
+        return start
+
+    def length(self) -> int:
+        with on_disk(self.part):
+            return self.part.stat().st_size if self.part.is_file() else 0
+
+    def remove(self) -> None:
+        with on_disk(self.part):
+            self.part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -218,16 +229,6 @@ def _remote(timeout: float) -> Iterator[None]:
         raise _AttemptError(str(reason) or type(reason).__name__) from error
     except ValueError as error:  # it sends on to what is no address
         raise _AddressError(f"the server answered nonsense: {error}") from error
-
-
-def _length(part: Path) -> int:
-    with on_disk(part):
-        return part.stat().st_size if part.is_file() else 0
-
-
-def _remove(part: Path) -> None:
-    with on_disk(part):
-        part.unlink(missing_ok=True)
 
 
 def _digest(path: Path) -> str:
