@@ -99,12 +99,6 @@ def test_a_missing_file(folder, name):
         data.load(name)
 
 
-def test_a_file_of_jpegs_is_no_data_set_yet(folder):
-    (folder / "cifar10_jpeg.npz").write_bytes(b"")
-    with pytest.raises(DataError, match=r"found cifar10_jpeg\.npz.* decode it to cifar10\.npz"):
-        data.load("cifar10")
-
-
 # What is read
 
 

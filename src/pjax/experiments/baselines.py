@@ -46,13 +46,10 @@ class FeedbackAlignment(Descent):
         return super().init(model, key) | {"feedback": above}
 
     def gradient(
-        self,
-        model: nn.Module,
-        state: State,
-        x: jax.Array,
-        y: jax.Array,
-        key: jax.Array,  # noqa: ARG002
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
+        del key
+
         def loss(params: Params) -> jax.Array:
             return mean_cross_entropy(_logits(model, params, state["feedback"], x), y)
 

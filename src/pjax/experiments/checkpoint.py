@@ -47,11 +47,8 @@ def path(folder: Path, number: int, kind: str) -> Path:
 def save(path: Path, tree: Any, note: Note) -> None:
     """Write a checkpoint. The one before it is kept, what is older is removed.
 
-    Args:
-        path: see `path`.
-        tree: a pytree of arrays. Keys of `jax.random` must be given as their data. If other processes have
-            parts of the arrays, all must save, and the kind must be ``.orbax``; else one process does.
-        note: anything that JSON knows.
+    Keys of `jax.random` must be given as their data. If other processes have parts of the arrays, all must
+    save, and the kind must be ``.orbax``; else one process does.
     """
     first = jax.process_index() == 0
     if first:
@@ -92,15 +89,10 @@ def last(folder: Path) -> Path | None:
 
 
 def load(path: Path, like: Any) -> tuple[Any, Note]:
-    """Read a checkpoint.
+    """Read a checkpoint: a tree, and the note.
 
-    Args:
-        path: see `last`.
-        like: a tree of arrays, or of shapes, with the structure that is expected. Where a shape has a
-            sharding the array is read there: every process reads its parts, and all must do so.
-
-    Returns:
-        The tree, of NumPy arrays where nothing else is said, and the note.
+    The tree is ``like`` one of arrays, or of shapes. Where a shape has a sharding the array is read there:
+    every process reads its parts, and all must do so. Elsewhere it is one of NumPy.
     """
     wanted = _named(like)
 

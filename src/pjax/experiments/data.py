@@ -34,15 +34,7 @@ Kind: TypeAlias = Literal["image", "table", "text"]
 Folder: TypeAlias = str | os.PathLike[str]
 
 # What NumPy and zipfile raise for a file that is cut off, overwritten, encrypted, or no archive of arrays.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    RuntimeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 # The key of a random permutation is its seed and its epoch. These two are of no epoch.
 _VALIDATION = (1, 2**64 - 1)
@@ -140,9 +132,7 @@ def names() -> tuple[str, ...]:
 
 
 def made_up(name: str, samples: int, sequence_length: int = 64) -> tuple[Array, Array, int]:
-    """Inputs and labels of a data set's shape, and how many classes there are; without the data.
-
-    All inputs are zeros, or the characters one after the other: for what depends on shapes alone.
+    """Inputs, zeros or all characters in turn, and labels of a data set's shape, and how many classes.
 
     >>> x, y, classes = made_up("shakespeare", 2, sequence_length=5)
     >>> x.tolist(), y.shape, classes
@@ -330,21 +320,12 @@ def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
     # Sorted: the order of the rows has no meaning, and reading them in that of the file is faster.
     val, train = np.sort(val[:limit]), np.sort(train[:limit])
     test = _chosen(len(arrays["x_test"]), limit)
-    form, x_train = _FORMATS[name], arrays["x_train"][train]
-    mean, deviation = _moments(x_train.reshape(-1, x_train.shape[-1]))
-    return Dataset(
-        name=name,
-        kind=form.kind,
-        classes=form.classes,
-        x_train=x_train,
-        y_train=arrays["y_train"][train],
-        x_val=arrays["x_train"][val],
-        y_val=arrays["y_train"][val],
-        x_test=arrays["x_test"][test],
-        y_test=arrays["y_test"][test],
-        shift=mean.astype(np.float32),
-        scale=(1 / deviation).astype(np.float32),
-    )
+    parts = {"train": ("train", train), "val": ("train", val), "test": ("test", test)}
+    split = {f"{a}_{part}": arrays[f"{a}_{of}"][rows] for part, (of, rows) in parts.items() for a in "xy"}
+    mean, deviation = _moments(split["x_train"].reshape(-1, split["x_train"].shape[-1]))
+    shift, scale = mean.astype(np.float32), (1 / deviation).astype(np.float32)
+    form = _FORMATS[name]
+    return Dataset(name=name, kind=form.kind, classes=form.classes, shift=shift, scale=scale, **split)
 
 
 def _chosen(n: int, limit: int | None) -> Array | slice:
@@ -412,8 +393,6 @@ def _missing(name: str, where: Path) -> DataError:
     advice = f"run `pjax data get {name}`, or put {file.name} into {where}"
     if name == "shakespeare":
         advice += " (or the text as shakespeare.txt)"
-    if name == "cifar10" and (where / "cifar10_jpeg.npz").exists():
-        advice = f"found cifar10_jpeg.npz, which holds JPEG files: decode it to {file.name}, or {advice}"
     return DataError(f"there is no {file}: {advice}")
 
 
@@ -531,13 +510,9 @@ def _check_text(text: Array, where: str) -> Array:
 
 
 def _split_digits(images: Array, labels: Array) -> dict[str, Array]:
-    train, test = np.split(np.random.default_rng(0).permutation(len(images)), [len(images) * 4 // 5])
-    return {
-        "x_train": images[train],
-        "y_train": labels[train],
-        "x_test": images[test],
-        "y_test": labels[test],
-    }
+    order = np.random.default_rng(0).permutation(len(images))
+    parts = zip(("train", "test"), np.split(order, [len(images) * 4 // 5]), strict=True)
+    return {f"{a}_{part}": v[rows] for part, rows in parts for a, v in (("x", images), ("y", labels))}
 
 
 def _folder(chosen: Folder | None) -> Path:

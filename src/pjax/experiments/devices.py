@@ -114,12 +114,7 @@ class Devices:
         return jax.tree.map(np.asarray, broadcast_one_to_all(tree))
 
     def read(self, make: Callable[[], tuple[Any, Any]], like: Any) -> tuple[Any, Any]:
-        """Arrays, and what JSON knows, that only the first process reads, on all processes.
-
-        Args:
-            make: returns a tree of NumPy arrays and anything that JSON knows.
-            like: shapes of the arrays, and where they shall lie.
-        """
+        """Arrays, where they shall lie, and what JSON knows, that only the first process reads, on all."""
         tree = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
 
         def made() -> Any:
@@ -152,11 +147,7 @@ class Devices:
             )
 
     def decide(self, make: Callable[[], Any]) -> Any:
-        """What a function returns that only the first process calls, on all processes, or its error.
-
-        Args:
-            make: returns anything that JSON knows.
-        """
+        """What a function that only the first process calls returns, as JSON, on all, or its error."""
         if jax.process_count() == 1:
             return make()
         told: dict[str, Any] = {}

@@ -62,19 +62,15 @@ class Method(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Projections(Method):
-    """A projection method of `pjax.optim` on the cross-entropy.
-
-    Args:
-        solver: the method; it makes ``steps_per_update`` steps on a batch.
-        loss_scale: the factor λ of the loss in its proximal operator.
-        prox: ``"newton"``, the exact proximal operator, or ``"fixed_point"``, the paper's iteration.
-        precision: of the network's arithmetic, see `evaluated`.
-    """
+    """A projection method of `pjax.optim` on the cross-entropy."""
 
     solver: optim.Solver
     loss_scale: float = 5.0
+    """The factor λ of the loss in its proximal operator."""
     prox: str = "newton"
+    """The exact proximal operator, or ``"fixed_point"``, the paper's iteration."""
     precision: str | None = None
+    """Of the network's arithmetic, see `evaluated`."""
 
     @property
     def steps_per_batch(self) -> int:  # type: ignore[override]
@@ -85,13 +81,10 @@ class Projections(Method):
         return {"params": params, "optimizer": self.solver.init(params)}
 
     def update(
-        self,
-        model: nn.Module,
-        state: State,
-        x: jax.Array,
-        y: jax.Array,
-        key: jax.Array,  # noqa: ARG002
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
     ) -> tuple[State, jax.Array]:
+        del key
+
         def loss(params: Params, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
             return self.loss(model, *batch)(params)
 
@@ -115,12 +108,7 @@ class Projections(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Descent(Method):
-    """A gradient, or what stands for one, with SGD or Adam of optax.
-
-    Args:
-        optimiser: ``"sgd"`` or ``"adam"``.
-        learning_rate: its learning rate.
-    """
+    """A gradient, or what stands for one, with SGD or Adam of optax."""
 
     optimiser: str = "adam"
     learning_rate: float = 1e-3
@@ -160,13 +148,10 @@ class Gradient(Descent):
     differentiates = True
 
     def gradient(
-        self,
-        model: nn.Module,
-        state: State,
-        x: jax.Array,
-        y: jax.Array,
-        key: jax.Array,  # noqa: ARG002
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
+        del key
+
         def loss(params: Params) -> jax.Array:
             return mean_cross_entropy(evaluated(model, params, x, self.precision), y)
 
@@ -179,11 +164,6 @@ class Apart(Method):
     """A method that groups of samples follow apart. After some batches they average their parameters.
 
     The state's parameters are those of the last exchange. What else a group has, as Adam's moments, it keeps.
-
-    Args:
-        method: what each group does.
-        groups: how many there are.
-        batches: how many of them they see between two exchanges.
     """
 
     method: Method

@@ -20,7 +20,6 @@ from pjax.experiments.results import Run, read_run
 from pjax.experiments.words import (
     about,
     apart,
-    data_label,
     describe,
     method_label,
     sort_architectures,
@@ -82,11 +81,6 @@ def look(method: str) -> Look:
     plain = method.partition(":")[0]
     base = plain.removesuffix("-fp")
     return Look(COLOURS.get(base, _OTHER), base in _PROJECTIONS, base != method)
-
-
-def require() -> None:
-    """Raise where there is no matplotlib."""
-    module("matplotlib")
 
 
 def _by_architecture(
@@ -386,7 +380,8 @@ def single_run(run: Run) -> Any:
         raise InputError(f"{run.folder}: the run has no check yet: nothing to plot")
     how = look(run.method)
     name, _, options = method_label(run.method).partition(", ")
-    title = f"{name}: {run.model.upper()} {spell(run.architecture)} on {data_label(run.data)}"
+    model, _, data = describe([run]).partition(" ")
+    title = f"{name}: {model} {spell(run.architecture)} {data}"
     below = f"{options}  ·  {about([run])}" if options else about([run])
     figure, (left, right) = panels(2, title, below, titles=["Loss", "Accuracy"], share=False)
     steps = np.array([check.step for check in run.checks], dtype=np.float64)
@@ -417,7 +412,6 @@ def single_run(run: Run) -> Any:
 
 def plot_run(folder: str | Path, formats: Sequence[str] = ("png",)) -> Path:
     """Write the figure of a run into its folder, and return the path of the first format."""
-    require()
     return save(single_run(read_run(folder)), Path(folder) / "run", formats)[0]
 
 

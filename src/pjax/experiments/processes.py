@@ -60,14 +60,7 @@ def names(processes: Sequence[int | str]) -> str:
 
 
 def meet(coordinator: str, processes: int, process: int, seconds: float) -> None:
-    """Wait until all processes have called this; if not all do, an error says which ones are missing.
-
-    Args:
-        coordinator: address and port of the first process.
-        processes: how many there are.
-        process: which one this is, from 0.
-        seconds: how long to wait.
-    """
+    """Wait until all processes have called this; if not all do, an error says which ones are missing."""
     until = time.monotonic() + seconds
     if process == 0:
         missing = _call(_pair(bind_address(coordinator)), processes, until)
@@ -253,12 +246,7 @@ def check(coordinator: str | None, processes: int | None, process: int | None) -
 
 
 def watch(command: list[str], resume: str) -> int:
-    """Run a command that is one of several processes; its exit code, or `LOST`.
-
-    Args:
-        command: must use `joined`.
-        resume: the command with which to go on.
-    """
+    """Run a command that uses `joined`; its exit code, or `LOST` and how to resume."""
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     )

@@ -403,17 +403,11 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def pack(folder: str | Path) -> tuple[Path, ...]:
-    """Pack all runs below a folder that have ended, and remove their files.
+    """Pack all runs below a folder that have ended, and remove their files; the files that were written.
 
     The folder gets one file for each study, ``paper`` for the paper's tables, and ``quick`` for small
     versions. What is packed already stays, but for runs that have a folder again. Runs that have not ended,
     and other files in the folder of a run, are left alone.
-
-    Args:
-        folder: of results; runs are known by their place in it.
-
-    Returns:
-        The files that were written.
     """
     folder = Path(folder)
     studies: dict[str, list[Path]] = {}
@@ -443,12 +437,7 @@ def _pack(folder: Path, study: str, runs: list[Path]) -> Path:
 
 
 def unpack(folder: str | Path, below: str | Path) -> None:
-    """Write the folders of packed runs, as training left them, where they are not there.
-
-    Args:
-        folder: that has packed files.
-        below: what the folders must lie in.
-    """
+    """Write the folders of packed runs that lie below another, as training left them, if not there."""
     for path in _packed(Path(folder)):
         for run, line in _read_packed(path):
             if run.folder.is_relative_to(below) and not (run.folder / "config.json").exists():

@@ -59,7 +59,7 @@ def exchanges(config: Config) -> Fraction:
 
 def sent(run: Run) -> tuple[Fraction, float]:
     """Exchanges of a run on one batch, and bytes that each device sends; every group has one of its own."""
-    config = configuration.of_run(run.config, run.folder / "config.json")
+    config = configuration.read(run.folder / "config.json", run.config)
     groups, often = methods.split(config.method)[1].get("groups", 1), exchanges(config)
     return often, 2 * (groups - 1) / groups * message(config) * float(often)
 

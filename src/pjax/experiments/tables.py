@@ -331,13 +331,7 @@ paper's, in points.
 
 
 def markdown(tables: Sequence[Table], studies: Sequence[Study], figures: dict[str, list[Path]]) -> str:
-    """The report in Markdown.
-
-    Args:
-        tables: of runs.
-        studies: of depth.
-        figures: paths of the plots, relative to the report, by the name of their table or study.
-    """
+    """The report in Markdown; figures are paths relative to it, by the name of their table or study."""
     parts = [_INTRODUCTION] if tables else ["# Results\n"]
     for table in tables:
         parts.append(f"## {table.title}\n\n{caption(table)}\n\n{_markdown_table(*table.grid(), left=2)}")
