@@ -277,7 +277,8 @@ def train(
                 config,
                 where,
                 resume=resume is not None,
-                **({} if resume is None else {"max_steps": max_steps, "patience": patience}),
+                max_steps=max_steps if resume else None,
+                patience=patience if resume else None,
                 devices=places,
                 progress=lambda p: show_in(show, p),
             )

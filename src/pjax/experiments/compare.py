@@ -61,7 +61,7 @@ class Preset:
         given = {key: value for key, value in settings.items() if value is not None}
         for name in self.architectures:
             widths, skip, levels = parse_widths(name)
-            network = {
+            network: dict[str, Any] = {
                 "data": self.data,
                 "model": self.model,
                 "widths": widths,

@@ -321,7 +321,9 @@ def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
     val, train = np.sort(val[:limit]), np.sort(train[:limit])
     test = _chosen(len(arrays["x_test"]), limit)
     parts = {"train": ("train", train), "val": ("train", val), "test": ("test", test)}
-    split = {f"{a}_{part}": arrays[f"{a}_{of}"][rows] for part, (of, rows) in parts.items() for a in "xy"}
+    split: dict[str, Any] = {
+        f"{a}_{part}": arrays[f"{a}_{of}"][rows] for part, (of, rows) in parts.items() for a in "xy"
+    }
     mean, deviation = _moments(split["x_train"].reshape(-1, split["x_train"].shape[-1]))
     shift, scale = mean.astype(np.float32), (1 / deviation).astype(np.float32)
     form = _FORMATS[name]

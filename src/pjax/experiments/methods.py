@@ -166,7 +166,8 @@ def make(name: str, **given: Any) -> Method:
         for key, fixed in settings(name).items()
     }
     base, _, rest = full.partition("-")
-    rate, steps = used.get("learning_rate"), used["steps_per_batch"]
+    rate: Any = used.get("learning_rate")
+    steps = used["steps_per_batch"]
     precision = chosen.pop("precision", None)
     groups, sync_every = chosen.pop("groups", 1), chosen.pop("sync_every", 1)
     if sync_every > steps:

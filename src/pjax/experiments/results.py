@@ -17,6 +17,7 @@ runs are the same bytes.
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -394,6 +395,8 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(value) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         error.filename = error.filename or str(path)  # a full disk does not say which file
         raise

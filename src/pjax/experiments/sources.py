@@ -80,7 +80,7 @@ def _cifar10(paths: Sequence[Path], train: int, test: int, _: Progress | None) -
     batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
     lengths = dict.fromkeys(batches, train // 5 * 3073) | {"test_batch.bin": test * 3073}
     found = _read_members(path, lengths)
-    arrays = {}
+    arrays: dict[str, Array] = {}
     for part, members in (("train", batches), ("test", ["test_batch.bin"])):
         rows = np.frombuffer(b"".join(found[name] for name in members), np.uint8).reshape(-1, 3073)
         images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
