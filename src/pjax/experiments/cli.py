@@ -22,10 +22,14 @@ from typer import Argument, Option
 
 import pjax
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, methods, results
+from pjax.experiments import checkpoint, endings, methods, results, structure
 from pjax.experiments import data as datasets
+from pjax.experiments import devices as placing
+from pjax.experiments import processes as joining
+from pjax.experiments import train as training
 from pjax.experiments.checks import check_name
 from pjax.experiments.config import Config, parse_widths
+from pjax.experiments.loop import Loop
 from pjax.experiments.results import Run
 from pjax.experiments.train import Progress
 
@@ -219,10 +223,7 @@ def train(
 ) -> None:
     """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
     asked = locals()
-    from pjax.experiments import devices as placing
     from pjax.experiments import plots
-    from pjax.experiments import processes as joining
-    from pjax.experiments import train as training
 
     given = _given(context)
     with _messages():
@@ -630,8 +631,6 @@ def graph(
     text: Annotated[str, Option("--print", help="Print mermaid or dot, if no file is named.")] = "mermaid",
 ) -> None:
     """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
-    from pjax.experiments import structure
-
     with _messages():
         check_name("--print", text, ("mermaid", "dot"))
         config = _config(
@@ -660,8 +659,6 @@ def summary(
     markdown: Annotated[bool, Option("--markdown", help="As a table in Markdown.")] = False,
 ) -> None:
     """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
-    from pjax.experiments import structure
-
     with _messages():
         config = _config(
             widths,
@@ -685,8 +682,6 @@ def profile(
     sequence_length: Length = None,
 ) -> None:
     """Show where the time of a step goes, node by node. For functions of your own: pjax.profile."""
-    from pjax.experiments.loop import Loop
-
     with _messages():
         config = _config(
             widths,
