@@ -11,6 +11,8 @@ import signal
 def main() -> None:
     """Run the command line."""
     signal.signal(signal.SIGINT, _leave)
+    if hasattr(signal, "pthread_sigmask"):  # whoever started this may have held interrupts back until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     from pjax.__main__ import main
 
     main()

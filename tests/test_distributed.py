@@ -267,6 +267,26 @@ def test_a_watcher_passes_an_interrupt_on(tmp_path: Path) -> None:
     assert said.endswith("\ninterrupted; there was no checkpoint yet\n")
 
 
+EARLY = """
+import os, signal, sys
+from pjax.experiments import guard
+start = guard.subprocess.Popen
+def interrupted(*args, **options):
+    child = start(*args, **options)
+    child.send_signal(signal.SIGINT)  # while Python itself begins
+    return child
+guard.subprocess.Popen = interrupted
+sys.exit(guard.watch([sys.executable, "-m", "pjax_command", "--help"], ""))
+"""
+
+
+def test_an_interrupt_waits_until_a_watched_process_can_say_so() -> None:
+    process = python(1, "-c", EARLY)
+    said = finish(process)
+    assert process.returncode == 130, said
+    assert said.strip() == "interrupted"
+
+
 def test_processes_that_do_not_fit_are_refused() -> None:
     address = f"127.0.0.1:{free_port()}"
     with concurrent.futures.ThreadPoolExecutor() as pool:

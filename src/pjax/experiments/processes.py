@@ -247,9 +247,10 @@ def check(coordinator: str | None, processes: int | None, process: int | None) -
 
 def watch(command: list[str], resume: str) -> int:
     """Run a command that uses `joined`; its exit code, or `LOST` and how to resume."""
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
-    )
+    with _interrupts_held():
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
     assert child.stderr is not None
     # The child has something to say. From a terminal it hears of it twice, which is once.
     endings.pass_on(lambda: _interrupt(child))
@@ -279,6 +280,19 @@ def watch(command: list[str], resume: str) -> int:
         sys.stderr.write(f"Go on from the last checkpoint with: {resume}\n")
         return 128 - code
     return code
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A block in which interrupts wait. Who is started in it has them wait, too, until it can say goodbye."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _interrupt(child: "subprocess.Popen[str]") -> None:
