@@ -269,14 +269,14 @@ def test_a_watcher_passes_an_interrupt_on(tmp_path: Path) -> None:
 
 EARLY = """
 import os, signal, sys
-from pjax.experiments import guard
-start = guard.subprocess.Popen
+from pjax.experiments import processes
+start = processes.subprocess.Popen
 def interrupted(*args, **options):
     child = start(*args, **options)
     child.send_signal(signal.SIGINT)  # while Python itself begins
     return child
-guard.subprocess.Popen = interrupted
-sys.exit(guard.watch([sys.executable, "-m", "pjax_command", "--help"], ""))
+processes.subprocess.Popen = interrupted
+sys.exit(processes.watch([sys.executable, "-m", "pjax_command", "--help"], ""))
 """
 
 
