@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import pjax
 from benchmarks.scaling import collectives, exchanged, loops
 from pjax import optim
-from pjax.experiments import exchanges, models
+from pjax.experiments import models, structure
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
@@ -106,13 +106,13 @@ def main() -> None:
     for method in TRAINED:
         config = Config(method=method, widths=(8,), batch_size=32, max_steps=24, check_every=24, patience=0)
         loop = Loop(config, devices=Devices(4))
-        text = loop._compiled(False).as_text()
+        text = loop._compiled(False, loop.batches_per_call).as_text()
         trained[method] = {
             "batches": loop.batches_per_call,
             "always": exchanged(text, taken=0),
             "sometimes": exchanged(text) - exchanged(text, taken=0),
-            "message": exchanges.message(config),
-            "per batch": float(exchanges.per_batch(config)),
+            "message": structure.message(config),
+            "per batch": float(structure.exchanges(config)),
         }
     alone, together = (
         one.params(one.advance(one.start(), 0, [0], lambda *_: None)[0]) for one in (Loop(config), loop)

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 
 from pjax.errors import DataError, DownloadError, InputError
-from pjax.experiments import _download, data, sources
+from pjax.experiments import data, download, sources
 from pjax.experiments.sources import OFFICIAL, File
 from tests.server import serving
 
@@ -87,9 +87,9 @@ def test_the_folder_is_in_the_users_cache_otherwise(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("call", [data.load, data.get, data.path])
 def test_a_misspelt_name(call):
-    with pytest.raises(InputError, match="no data set 'minst': did you mean 'mnist'"):
+    with pytest.raises(InputError, match=r"data must be one of .* got 'minst'. Did you mean 'mnist'"):
         call("minst")
-    with pytest.raises(InputError, match="choose one of digits, mnist, cifar10, higgs, shakespeare"):
+    with pytest.raises(InputError, match="one of digits, mnist, cifar10, higgs, shakespeare; got 'zebra'"):
         call("zebra")
 
 
@@ -97,12 +97,6 @@ def test_a_misspelt_name(call):
 def test_a_missing_file(folder, name):
     with pytest.raises(DataError, match=f"run `pjax data get {name}`, or put {name}.npz into {folder}"):
         data.load(name)
-
-
-def test_a_file_of_jpegs_is_no_data_set_yet(folder):
-    (folder / "cifar10_jpeg.npz").write_bytes(b"")
-    with pytest.raises(DataError, match=r"found cifar10_jpeg\.npz.* decode it to cifar10\.npz"):
-        data.load("cifar10")
 
 
 # What is read
@@ -476,7 +470,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, name, file):
 def test_counting_bytes_does_not_copy_them_all():
     x = pixels(20_000, 28, 28, 1)
     tracemalloc.start()
-    mean, deviation = data._channel_moments(x)
+    mean, deviation = data._moments(x.reshape(-1, 1))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < x.nbytes
@@ -850,7 +844,7 @@ def test_a_disk_without_room_for_the_data_set(folder, server, monkeypatch):
     found = source(server, "shakespeare", official("shakespeare", None))
     free = iter([10**9, 100])
     usage = shutil.disk_usage(folder)
-    monkeypatch.setattr(_download.shutil, "disk_usage", lambda _: usage._replace(free=next(free)))
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage._replace(free=next(free)))
     with pytest.raises(DownloadError, match=f"{folder} has 100 bytes left"):
         data.get("shakespeare", sources=found)
     assert not (folder / "shakespeare.npz").exists()
@@ -868,7 +862,7 @@ def test_several_downloads_at_once_are_one(folder, server, monkeypatch):
     found = source(server, "mnist", official("mnist", stored))
     server.faults = [("drop", 1000), ("drop", 1000)]
     sleep = time.sleep
-    monkeypatch.setattr(_download.time, "sleep", lambda _: sleep(0.01))
+    monkeypatch.setattr(download.time, "sleep", lambda _: sleep(0.01))
 
     def work():
         results.append(data.get("mnist", sources=found))

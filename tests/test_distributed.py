@@ -23,9 +23,8 @@ from pjax.experiments import checkpoint
 from pjax.experiments.cli import app
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
-from pjax.experiments.guard import LOST, explain
 from pjax.experiments.loop import Loop
-from pjax.experiments.roll_call import MissingError, meet
+from pjax.experiments.processes import LOST, MissingError, explain, meet
 from pjax.experiments.train import Progress, _expected, _for_numpy, train
 from tests import pages
 
@@ -221,9 +220,9 @@ print("here", flush=True)
 time.sleep(100)
 """
 IMPATIENT = """
-from pjax.experiments import devices
+from pjax.experiments import processes
 from pjax.__main__ import main
-devices.START_SECONDS = 3
+processes.START_SECONDS = 3
 main()
 """
 
@@ -270,14 +269,14 @@ def test_a_watcher_passes_an_interrupt_on(tmp_path: Path) -> None:
 
 EARLY = """
 import os, signal, sys
-from pjax.experiments import guard
-start = guard.subprocess.Popen
+from pjax.experiments import processes
+start = processes.subprocess.Popen
 def interrupted(*args, **options):
     child = start(*args, **options)
     child.send_signal(signal.SIGINT)  # while Python itself begins
     return child
-guard.subprocess.Popen = interrupted
-sys.exit(guard.watch([sys.executable, "-m", "pjax_command", "--help"], ""))
+processes.subprocess.Popen = interrupted
+sys.exit(processes.watch([sys.executable, "-m", "pjax_command", "--help"], ""))
 """
 
 

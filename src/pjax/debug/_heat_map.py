@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjax.experiments._drawing import FAINT, linear_scale, module, styled
+from pjax.tools.plotting import FAINT, linear_scale, module, styled
 
 if TYPE_CHECKING:
     from pjax.debug._violations import Violations

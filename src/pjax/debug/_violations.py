@@ -101,7 +101,7 @@ class Violations:
 
     def save(self, path: str | Path) -> Path:
         """Draw the heat map into a file, ``.png`` or ``.svg``. Needs matplotlib."""
-        from pjax.experiments._drawing import save
+        from pjax.tools.plotting import save
 
         path = Path(path)
         if path.suffix not in (".png", ".svg"):

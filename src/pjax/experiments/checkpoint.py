@@ -1,26 +1,38 @@
 """Checkpoints: a pytree of arrays and some JSON, there whole or not at all; the one before the last is kept.
 
 In a run's folder they are called ``checkpoint-N``, by a number that grows, and come in two kinds: ``.npz``, a
-file, see `_archive`, and ``.orbax``, a folder into which several processes can write, see `_parts`. Reading
-executes nothing, and anything that does not fit the tree that is expected is refused by name. One that is
-damaged, or was not finished, is named in a warning, and passed over for the one before.
+file, and ``.orbax``, a folder into which several processes can write. Reading executes nothing, and anything
+that does not fit the tree that is expected is refused by name. One that is damaged, or was not finished, is
+named in a warning, and passed over for the one before.
 """
 
+import io
+import json
+import os
 import re
 import shutil
 import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import _archive, _parts
-from pjax.experiments._archive import DamagedError
+from pjax.experiments.results import parse
+from pjax.tools.files import write_atomically
 
-KINDS: dict[str, Any] = {".npz": _archive, ".orbax": _parts}
-orbax = _parts.orbax
+Arrays: TypeAlias = dict[str, Any]
+Note: TypeAlias = dict[str, Any]
+
+_UNFINISHED = ".unfinished"
+
+
+class DamagedError(InputError):
+    """Something is missing, or no checkpoint."""
 
 
 def path(folder: Path, number: int, kind: str) -> Path:
@@ -32,14 +44,11 @@ def path(folder: Path, number: int, kind: str) -> Path:
     return folder / f"checkpoint-{number}{kind}"
 
 
-def save(path: Path, tree: Any, note: dict[str, Any]) -> None:
+def save(path: Path, tree: Any, note: Note) -> None:
     """Write a checkpoint. The one before it is kept, what is older is removed.
 
-    Args:
-        path: see `path`.
-        tree: a pytree of arrays. Keys of `jax.random` must be given as their data. If other processes have
-            parts of the arrays, all must save, and the kind must be ``.orbax``; else one process does.
-        note: anything that JSON knows.
+    Keys of `jax.random` must be given as their data. If other processes have parts of the arrays, all must
+    save, and the kind must be ``.orbax``; else one process does.
     """
     first = jax.process_index() == 0
     if first:
@@ -79,31 +88,23 @@ def last(folder: Path) -> Path | None:
     return None
 
 
-def load(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
-    """Read a checkpoint.
+def load(path: Path, like: Any) -> tuple[Any, Note]:
+    """Read a checkpoint: a tree, and the note.
 
-    Args:
-        path: see `last`.
-        like: a tree of arrays, or of shapes, with the structure that is expected. Where a shape has a
-            sharding the array is read there: every process reads its parts, and all must do so.
-
-    Returns:
-        The tree, of NumPy arrays where nothing else is said, and the note.
+    The tree is ``like`` one of arrays, or of shapes. Where a shape has a sharding the array is read there:
+    every process reads its parts, and all must do so. Elsewhere it is one of NumPy.
     """
     wanted = _named(like)
 
-    def fits(found: dict[str, Any]) -> None:
+    def fits(found: Arrays) -> None:
         if missing := sorted(wanted.keys() - found.keys()):
             raise InputError(f"{path}: holds no {_some(missing)}; it was written by another run or version")
         if extra := sorted(found.keys() - wanted.keys()):
             raise InputError(f"{path}: holds {_some(extra)}, which this run does not have")
         for name, leaf in wanted.items():
-            shape, dtype = tuple(found[name].shape), np.dtype(found[name].dtype)
-            if shape != tuple(leaf.shape) or dtype != np.dtype(leaf.dtype):
-                raise InputError(
-                    f"{path}: {name} is {dtype}{list(shape)}, this run has "
-                    f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
-                )
+            there, here = (f"{np.dtype(a.dtype)}{list(a.shape)}" for a in (found[name], leaf))
+            if there != here:
+                raise InputError(f"{path}: {name} is {there}, this run has {here}")
 
     arrays, note = KINDS[path.suffix].read(path, wanted, fits)
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]), note
@@ -115,7 +116,149 @@ def remove(folder: Path) -> None:
         _remove(path)
 
 
+# --- One file ---
+
+
+class _Archive:
+    """A NumPy archive: arrays by their names, and the note as text; with checksums."""
+
+    @staticmethod
+    def write(path: Path, arrays: Arrays, note: Note) -> None:
+        """Write arrays, of which this process has all parts, and a note."""
+        members = {f"leaf:{name}": np.asarray(array) for name, array in arrays.items()}
+        members["note"] = np.frombuffer(json.dumps(note).encode(), np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **members)
+        write_atomically(path, buffer.getvalue())
+
+    @staticmethod
+    def check(path: Path) -> tuple[Arrays, Note]:
+        """All that is in a file; one that is not whole is refused."""
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
+                    raise ValueError("it is compressed")  # to unpack it could take any amount of memory
+                members = {name: archive[name] for name in archive.files}
+            note = parse(bytes(members.pop("note")))
+        except FileNotFoundError:
+            raise DamagedError(f"{path}: no such checkpoint") from None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise DamagedError(f"{path}: not a checkpoint, or cut off ({error})") from None
+        return {name.removeprefix("leaf:"): array for name, array in members.items()}, note
+
+    @staticmethod
+    def read(path: Path, wanted: Arrays, fits: Callable[[Arrays], None]) -> tuple[Arrays, Note]:
+        """The arrays, where they are wanted, and the note; ``fits`` refuses other arrays."""
+        found, note = _Archive.check(path)
+        fits(found)
+
+        def place(values: np.ndarray, sharding: Any) -> Any:
+            if sharding is None:
+                return values
+            return jax.make_array_from_callback(values.shape, sharding, lambda part: values[part])
+
+        return {
+            name: place(found[name], getattr(leaf, "sharding", None)) for name, leaf in wanted.items()
+        }, note
+
+
+# --- A folder ---
+
+
+def orbax() -> Any:
+    """The package."""
+    try:
+        import orbax.checkpoint as package
+    except ImportError:
+        raise InputError(
+            "checkpoints of several devices are written and read by Orbax, which is not installed: "
+            'pip install "pjax-learn[distributed]"'
+        ) from None
+    return package
+
+
+class _Parts:
+    """A folder in the format of Orbax: every process writes and reads its parts of the arrays.
+
+    Beside what Orbax writes lies a note, with the sizes of all files, by which one that was cut off is told.
+    Until all of it is there the folder has another name.
+    """
+
+    @staticmethod
+    def write(path: Path, arrays: Arrays, note: Note) -> None:
+        """Write arrays and a note. If other processes have parts of the arrays, all must do so."""
+        unfinished = path.with_name(path.name + _UNFINISHED).absolute()
+        with _checkpointer(path, arrays) as checkpointer:
+            checkpointer.save(unfinished, args=orbax().args.PyTreeSave(arrays))
+        if jax.process_index() == 0:
+            content = {"note": note, "files": _sizes(unfinished)}
+            write_atomically(unfinished / "note.json", json.dumps(content).encode())
+            if path.exists():  # a damaged one that was passed over
+                shutil.rmtree(path)
+            os.replace(unfinished, path)
+
+    @staticmethod
+    def check(path: Path) -> Note:
+        """The note of a folder; one that is not whole is refused."""
+        try:
+            content = parse((path / "note.json").read_bytes())
+            note: Note = content["note"]
+            sizes = _sizes(path)
+            for name, size in content["files"].items():
+                if sizes.get(name) != size:
+                    raise ValueError(f"{name} has {sizes.get(name, 0)} bytes, not {size}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"{path}: not a checkpoint, or cut off ({error})") from None
+        return note
+
+    @staticmethod
+    def read(path: Path, wanted: Arrays, fits: Callable[[Arrays], None]) -> tuple[Arrays, Note]:
+        """As of an archive."""
+        note, package, place = _Parts.check(path), orbax(), path.absolute()
+
+        def restored(leaf: Any) -> Any:
+            if (sharding := getattr(leaf, "sharding", None)) is None:
+                return package.RestoreArgs(restore_type=np.ndarray)
+            return package.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+        with _checkpointer(path, wanted) as checkpointer:
+            found = checkpointer.metadata(place).item_metadata
+            if found is None:
+                raise DamagedError(f"{path}: not a checkpoint of Orbax")
+            fits(found.tree)
+            how = package.args.PyTreeRestore(item=wanted, restore_args=jax.tree.map(restored, wanted))
+            try:
+                return checkpointer.restore(place, args=how), note
+            except (OSError, ValueError, KeyError) as error:
+                raise DamagedError(
+                    f"{path}: is damaged ({error}); remove it to go on from the one before"
+                ) from error
+
+
+def _checkpointer(path: Path, arrays: Arrays) -> Any:
+    """Of this process alone, or of all if they share arrays; waits for others end after five minutes."""
+    package, here = orbax(), jax.process_index()
+    shardings = [getattr(array, "sharding", None) for array in arrays.values()]
+    alone = all(sharding is None or sharding.is_fully_addressable for sharding in shardings)
+    processes = package.options.MultiprocessingOptions(
+        primary_host=here if alone else 0,
+        active_processes={here} if alone else set(range(jax.process_count())),
+        barrier_sync_key_prefix=path.name,
+    )
+    handler = package.PyTreeCheckpointHandler(multiprocessing_options=processes)
+    return package.Checkpointer(handler, multiprocessing_options=processes)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
+
+
+KINDS: dict[str, Any] = {".npz": _Archive, ".orbax": _Parts}
 _NAME = re.compile(rf"checkpoint-\d+({'|'.join(map(re.escape, KINDS))})")
+
+
+# --- Names ---
 
 
 def _all(folder: Path) -> list[Path]:
@@ -124,7 +267,7 @@ def _all(folder: Path) -> list[Path]:
 
 
 def _unfinished(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"checkpoint-*{_parts.UNFINISHED}*"))
+    return sorted(folder.glob(f"checkpoint-*{_UNFINISHED}*"))
 
 
 def _number(path: Path) -> int:
@@ -138,7 +281,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _named(tree: Any) -> dict[str, Any]:
+def _named(tree: Any) -> Arrays:
     """The leaves by their paths, in the order of the tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

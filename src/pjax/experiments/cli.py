@@ -1,6 +1,7 @@
 """The command line: a thin layer over `data`, `train`, `compare` and `report`."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import sys
@@ -17,12 +18,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
+import pjax
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, methods
+from pjax.experiments import checkpoint, endings, methods, results, structure
 from pjax.experiments import data as datasets
+from pjax.experiments import devices as placing
+from pjax.experiments import processes as joining
+from pjax.experiments import train as training
+from pjax.experiments.checks import check_name
 from pjax.experiments.config import Config, parse_widths
-from pjax.experiments.results import Run, read_runs
+from pjax.experiments.loop import Loop
+from pjax.experiments.results import Run
 from pjax.experiments.train import Progress
 
 console = Console(highlight=False)
@@ -38,6 +46,17 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: which there are, and getting them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
+_DATA = ", ".join(datasets.names())
+_METHODS = ", ".join(methods.LABELS)
+Model = Annotated[str | None, Option(help="mlp, cnn or rnn; by default what suits the data.")]
+Widths = Annotated[str | None, Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
+Batch = Annotated[int | None, Option(help="Samples in a batch.")]
+Length = Annotated[int | None, Option(help="Of texts: characters in a window; by default 64.")]
+AsJson = Annotated[bool, Option("--json", help="Print the results as JSON, and nothing else.")]
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
+RunSeed = Annotated[int | None, Option(help="Which of the run's seeds; by default the first.")]
+Results = Annotated[Path, Argument(help="Results of compare.")]
+
 
 @contextlib.contextmanager
 def _messages(interrupted: Callable[[], str] = str) -> Iterator[None]:
@@ -52,6 +71,11 @@ def _messages(interrupted: Callable[[], str] = str) -> Iterator[None]:
             raise typer.Exit(endings.REFUSED) from None
 
 
+def _say(what: object) -> None:
+    """Print something that is no markup, and may be longer than a line."""
+    console.print(escape(str(what)), soft_wrap=True)
+
+
 def _version(value: bool) -> None:
     if value:
         console.print(f"pjax-learn {metadata.version('pjax-learn')}, jax {metadata.version('jax')}")
@@ -61,7 +85,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     del version
@@ -78,21 +102,19 @@ def data_list() -> None:
         here = datasets.path(name)
         table.add_row(name, escape(str(here)) if here.exists() else f"not here: pjax data get {name}")
     console.print(table)
-    console.print(f"folder: {escape(str(datasets.folder()))}", soft_wrap=True)
+    _say(f"folder: {datasets.folder()}")
 
 
 @data_app.command("get")
-def data_get(
-    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(datasets.names())}.")],
-) -> None:
+def data_get(names: Annotated[list[str], Argument(help=f"Of {_DATA}.")]) -> None:
     """Download data sets into $PJAX_DATA, or the user's cache; what has arrived is kept when interrupted."""
     with _messages(lambda: "start again to go on"):
         for name in names:
-            methods.check_name("NAME", name, datasets.names())
+            check_name("NAME", name, datasets.names())
         for name in names:
             with _download_bar() as show:
                 path = datasets.get(name, progress=show)
-            console.print(f"{name}: {escape(str(path))}", soft_wrap=True)
+            _say(f"{name}: {path}")
 
 
 @contextlib.contextmanager
@@ -117,140 +139,114 @@ def _download_bar() -> Iterator[Any]:
 
 # --- train ---
 
-Methods = ", ".join(methods.LABELS)
-
-
-Model = Annotated[str | None, typer.Option(help="mlp, cnn or rnn; by default what suits the data.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON, and nothing else.")]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-RunSeed = Annotated[int | None, typer.Option(help="Which of the run's seeds; by default the first.")]
-Widths = Annotated[str | None, typer.Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
-Length = Annotated[int | None, typer.Option(help="Of texts: characters in a window; by default 64.")]
+_SETTINGS = (
+    *("data", "method", "model", "widths", "batch_size", "steps_per_batch", "max_steps", "check_every"),
+    *("patience", "learning_rate", "loss_scale", "consensus", "sequence_length"),
+)
+_KEPT = (*_SETTINGS, "seed", "folder", "init_from")
+"""What a run that is resumed has settled, but for `_LIMITS`."""
+_LIMITS = ("max_steps", "patience")
+_CLUSTER = ("coordinator", "processes", "process", "timeout")
 
 
 @app.command()
 def train(
     context: typer.Context,
-    data: Annotated[str, typer.Option(help=f"Data set: {', '.join(datasets.names())}.")] = "digits",
+    data: Annotated[str, Option(help=f"Data set: {_DATA}.")] = "digits",
     model: Model = None,
     widths: Annotated[
         str | None,
-        typer.Option(help="Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels."),
+        Option(help="Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels."),
     ] = None,
     method: Annotated[
         str,
-        typer.Option(
-            help=f"One of {Methods}; with options, as ap:metric=balanced, or ap:groups=4:sync_every=10: "
+        Option(
+            help=f"One of {_METHODS}; with options, as ap:metric=balanced, or ap:groups=4:sync_every=10: "
             "groups of samples that exchange their parameters in every 10 steps."
         ),
     ] = "ep",
-    seed: Annotated[int, typer.Option(help="Decides initial values and the order of the data.")] = 0,
-    batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
-    steps_per_batch: Annotated[int | None, typer.Option(help="Projection steps on one batch.")] = None,
+    seed: Annotated[int, Option(help="Decides initial values and the order of the data.")] = 0,
+    batch_size: Batch = None,
+    steps_per_batch: Annotated[int | None, Option(help="Projection steps on one batch.")] = None,
     max_steps: Annotated[
-        int | None,
-        typer.Option(help="Stop after so many steps at the latest; with --resume, go on to so many."),
+        int | None, Option(help="Stop after so many steps at the latest; with --resume, go on to so many.")
     ] = None,
     check_every: Annotated[
-        int | None, typer.Option(help="Steps between checks of the accuracy; the last is at --max-steps.")
+        int | None, Option(help="Steps between checks of the accuracy; the last is at --max-steps.")
     ] = None,
     patience: Annotated[
-        int | None, typer.Option(help="Checks without improvement to stop after; 0: never; by default 5.")
+        int | None, Option(help="Checks without improvement to stop after; 0: never; by default 5.")
     ] = None,
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Of ep and methods that do not project; by default 0.001, and 0.0001 for fa."),
+        Option(help="Of ep and methods that do not project; by default 0.001, and 0.0001 for fa."),
     ] = None,
     loss_scale: Annotated[
         float | None,
-        typer.Option(
-            help="Of methods that project: factor of the loss in its proximal operator; by default 5."
-        ),
+        Option(help="Of methods that project: factor of the loss in its proximal operator; by default 5."),
     ] = None,
     consensus: Annotated[
-        str | None, typer.Option(help="Of dr, ap, cp and dm: paper, the default, or exact.")
+        str | None, Option(help="Of dr, ap, cp and dm: paper, the default, or exact.")
     ] = None,
     sequence_length: Length = None,
-    folder: Annotated[Path | None, typer.Option(help="Of the run; by default a new one in runs/.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    folder: Annotated[Path | None, Option(help="Of the run; by default a new one in runs/.")] = None,
+    resume: Annotated[Path | None, Option(help="Go on with the run in this folder.")] = None,
     init_from: Annotated[
-        Path | None, typer.Option(help="Begin with the best parameters of the run in this folder.")
+        Path | None, Option(help="Begin with the best parameters of the run in this folder.")
     ] = None,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: AsJson = False,
     devices: Annotated[
-        str | None, typer.Option(help="How many devices share every batch, or all; by default 1.")
+        str | None, Option(help="How many devices share every batch, or all; by default 1.")
     ] = None,
     shard_parameters: Annotated[
-        bool,
-        typer.Option("--shard-parameters", help="Divide the parameters, too, over the devices."),
+        bool, Option("--shard-parameters", help="Divide the parameters, too, over the devices.")
     ] = False,
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="Be one of several processes, which share every batch.")
+        bool, Option("--distributed", help="Be one of several processes, which share every batch.")
     ] = False,
     coordinator: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="HOST:PORT of process 0; where all three are left out, the cluster is asked.",
             envvar="JAX_COORDINATOR_ADDRESS",
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(help="How many processes there are.", envvar="JAX_NUM_PROCESSES")
+        int | None, Option(help="How many processes there are.", envvar="JAX_NUM_PROCESSES")
     ] = None,
-    process: Annotated[
-        int | None, typer.Option(help="Which one this is, from 0.", envvar="JAX_PROCESS_ID")
-    ] = None,
+    process: Annotated[int | None, Option(help="Which one this is, from 0.", envvar="JAX_PROCESS_ID")] = None,
     timeout: Annotated[
-        int, typer.Option(min=2, help="Seconds after which a process that is not heard of counts as dead.")
+        int, Option(min=2, help="Seconds after which a process that is not heard of counts as dead.")
     ] = 20,
-    guarded: Annotated[bool, typer.Option("--guarded", hidden=True)] = False,
+    guarded: Annotated[bool, Option("--guarded", hidden=True)] = False,
 ) -> None:
     """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
-    from pjax.experiments import devices as placing
-    from pjax.experiments import guard, plots
-    from pjax.experiments import train as training
+    asked = locals()
+    from pjax.experiments import plots
 
+    given = _given(context)
     with _messages():
         count = _count(devices)
         if not distributed:
-            if given := [f"--{name}" for name in _given(context) if name in _CLUSTER]:
-                raise InputError(f"{', '.join(given)}: for several processes, give --distributed too")
+            if stray := [f"--{name}" for name in given if name in _CLUSTER]:
+                raise InputError(f"{', '.join(stray)}: for several processes, give --distributed too")
         else:
-            placing.check(coordinator, processes, process)
+            joining.check(coordinator, processes, process)
             if folder is None and resume is None:
                 raise InputError("--distributed needs --folder or --resume, the same for all processes")
             if count is not None:
                 raise InputError("--distributed uses all devices of all processes: drop --devices")
+        config, where = None, resume
         if resume is None:
-            config = _config(
-                data,
-                method,
-                model=model,
-                widths=widths,
-                seeds=(seed,),
-                batch_size=batch_size,
-                steps_per_batch=steps_per_batch,
-                max_steps=max_steps,
-                check_every=check_every,
-                patience=patience,
-                learning_rate=learning_rate,
-                loss_scale=loss_scale,
-                consensus=consensus,
-                sequence_length=sequence_length,
-                init_from=None if init_from is None else str(init_from),
+            settings = {name: asked[name] for name in _SETTINGS}
+            begin = None if init_from is None else str(init_from)
+            config, where = _config(**settings, seeds=(seed,), init_from=begin), folder
+        elif others := [f"--{n.replace('_', '-')}" for n in given if n in _KEPT and n not in _LIMITS]:
+            raise InputError(
+                f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
+                f"{', '.join(others)}"
             )
-            where = folder
-        else:
-            config, where = None, resume
-            if others := [
-                f"--{name.replace('_', '-')}" for name in _given(context) if name not in _NO_SETTING
-            ]:
-                raise InputError(
-                    f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
-                    f"{', '.join(others)}"
-                )
 
     def again() -> str:
         return f"pjax train --resume {where}"
@@ -266,28 +262,24 @@ def train(
             where = p.folder.relative_to(here) if p.folder.is_relative_to(here) else p.folder
         bar("", p)
 
+    joined: Any = contextlib.nullcontext()
     if distributed and not guarded:
         command = [sys.executable, "-m", "pjax_command", *sys.argv[1:], "--guarded"]
-        raise typer.Exit(
-            guard.watch(command, f"{again()}, alone or --distributed over any number of processes")
-        )
-    joined = (
-        guard.joined(coordinator, processes, process, timeout, again())
-        if distributed
-        else contextlib.nullcontext()
-    )
+        advised = f"{again()}, alone or --distributed over any number of processes"
+        raise typer.Exit(joining.watch(command, advised))
+    if distributed:
+        joined = joining.joined(coordinator, processes, process, timeout, again())
     with _messages(advice), joined:
-        places = placing.Devices(
-            jax.device_count() if count == "all" else count, shard_parameters=shard_parameters
-        )
+        count = jax.device_count() if count == "all" else count
+        places = placing.Devices(count, shard_parameters=shard_parameters)
         shown = places.first and not quiet and not as_json
         with _training_bar() if shown else contextlib.nullcontext(lambda *_: None) as show:
             run = training.train(
                 config,
                 where,
                 resume=resume is not None,
-                max_steps=None if resume is None else max_steps,
-                patience=None if resume is None else patience,
+                max_steps=max_steps if resume else None,
+                patience=patience if resume else None,
                 devices=places,
                 progress=lambda p: show_in(show, p),
             )
@@ -298,27 +290,12 @@ def train(
                 typer.echo(json.dumps(_as_json(run) | {"plot": str(plot)}))
             elif not quiet:
                 _print_results([run])
-                console.print(f"plot:   {escape(str(plot))}\nfolder: {escape(str(where))}", soft_wrap=True)
+                _say(f"plot:   {plot}\nfolder: {where}")
     if run.diverged:
         errors.print(
             "[bold red]diverged:[/] the loss was not finite: take a lower --learning-rate, or another method"
         )
         raise typer.Exit(endings.DIVERGED)
-
-
-_CLUSTER = ("coordinator", "processes", "process", "timeout")
-_NO_SETTING = (
-    "resume",
-    "quiet",
-    "as_json",
-    "max_steps",
-    "patience",
-    "devices",
-    "shard_parameters",
-    "distributed",
-    "guarded",
-    *_CLUSTER,
-)
 
 
 def _count(devices: str | None) -> Any:
@@ -336,12 +313,12 @@ def _given(context: typer.Context) -> list[str]:
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def _config(data: str, method: str, *, widths: str | None = None, **settings: Any) -> Config:
+def _config(widths: str | None = None, **settings: Any) -> Config:
     """A configuration from what the command line gives; the rest is left open."""
     given = {name: value for name, value in settings.items() if value is not None}
     if widths is not None:
         given["widths"], given["skip"], given["levels"] = parse_widths(widths)
-    return Config(data=data, method=method, **given)
+    return Config(**given)
 
 
 class _Left(rich.progress.ProgressColumn):
@@ -466,25 +443,23 @@ def _as_json(run: Run) -> dict[str, Any]:
         "config": dict(run.config),
         "last_step": run.checks[-1].step if run.checks else 0,
         "finished": run.finished,
-        "results": [result.as_json() for result in run.results],
+        "results": [dataclasses.asdict(result) for result in run.results],
     }
 
 
 @app.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look, with all that is below it.")] = Path("runs"),
+    folder: Annotated[Path, Argument(help="Where to look, with all that is below it.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Show the runs in a folder, with their results."""
     with _messages():
-        runs = read_runs(folder)
+        runs = results.read_runs(folder)
         if as_json:
             typer.echo(json.dumps([_as_json(run) for run in runs]))
             return
-        table = Table(box=None)
-        table.add_column("folder", overflow="fold")
-        for title in ("method", "seeds", "steps", "test %", "ended"):
-            table.add_column(title)
+        table = Table("folder", "method", "seeds", "steps", "test %", "ended", box=None)
+        table.columns[0].overflow = "fold"
         for run in runs:
             table.add_row(
                 escape(str(run.folder)),
@@ -501,7 +476,7 @@ def list_runs(
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        Path | None, typer.Option(help="A file .npz with x and y; by default the run's own data set.")
+        Path | None, Option(help="A file .npz with x and y; by default the run's own data set.")
     ] = None,
     seed: RunSeed = None,
     as_json: AsJson = False,
@@ -515,14 +490,14 @@ def evaluate(
             typer.echo(json.dumps(found))
             return
         for name, accuracy in found.items():
-            console.print(f"{escape(name)}: {accuracy:.2f} %", soft_wrap=True)
+            _say(f"{name}: {accuracy:.2f} %")
 
 
 @app.command()
 def predict(
     run: RunFolder,
-    data: Annotated[Path, typer.Option(help="Inputs: a file .npy, or .npz with x.")],
-    out: Annotated[Path, typer.Option(help="Where to write: .npy, classes; .csv, with scores.")],
+    data: Annotated[Path, Option(help="Inputs: a file .npy, or .npz with x.")],
+    out: Annotated[Path, Option(help="Where to write: .npy, classes; .csv, with scores.")],
     seed: RunSeed = None,
 ) -> None:
     """Write what a run's best parameters predict for inputs."""
@@ -531,7 +506,7 @@ def predict(
     with _messages():
         evaluating.check_out(out)
         scores = evaluating.predict(run, data, seed=seed)
-        console.print(escape(str(evaluating.write_predictions(scores, out))), soft_wrap=True)
+        _say(evaluating.write_predictions(scores, out))
 
 
 # --- compare ---
@@ -541,33 +516,32 @@ def predict(
 def compare(
     preset: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="A block of the paper's tables, such as mlp-mnist; paper, for all of them; learning, "
             "extrapolated projections beside Adam; exchanges, accuracy over bytes that "
             "devices send; studies, of rounding, precision and what helps; depth, times over depth. May be "
             "repeated."
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All presets.")] = False,
-    quick: Annotated[bool, typer.Option(help="A small version: minutes on two cores.")] = False,
+    every: Annotated[bool, Option("--all", help="All presets.")] = False,
+    quick: Annotated[bool, Option(help="A small version: minutes on two cores.")] = False,
     methods_: Annotated[
-        str | None, typer.Option("--methods", help="Some of the methods, as in dr,ap,adam.")
+        str | None, Option("--methods", help="Some of the methods, as in dr,ap,adam.")
     ] = None,
     architectures: Annotated[
-        str | None, typer.Option(help="Some of the architectures, as in 1x128,4x128+skip.")
+        str | None, Option(help="Some of the architectures, as in 1x128,4x128+skip.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop each run after so many steps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
+    seeds: Annotated[int | None, Option(help="How many seeds.")] = None,
+    max_steps: Annotated[int | None, Option(help="Stop each run after so many steps.")] = None,
+    batch_size: Batch = None,
     together: Annotated[
         bool | None,
-        typer.Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
+        Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
     ] = None,
     retime: Annotated[
-        bool,
-        typer.Option("--retime", help="Run nothing: time the steps of what has ended, one run at a time."),
+        bool, Option("--retime", help="Run nothing: time the steps of what has ended, one run at a time.")
     ] = False,
-    folder: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results"),
+    folder: Annotated[Path, Option(help="Where results are kept.")] = Path("results"),
 ) -> None:
     """Compare methods as the paper's tables do. Start again to go on with what was interrupted."""
     from pjax.experiments import compare as comparing
@@ -576,11 +550,10 @@ def compare(
     known = [*comparing.PRESETS, *comparing.GROUPS, "depth"]
     with _messages(lambda: f"start again to go on; results so far are in {folder}"):
         if bool(preset) == every:
-            raise typer.BadParameter(
-                f"name one or more, of {', '.join(known)}, or all", param_hint="--preset"
-            )
+            advice = f"name one or more, of {', '.join(known)}, or all"
+            raise typer.BadParameter(advice, param_hint="--preset")
         for name in preset or ():
-            methods.check_name("preset", name, known)
+            check_name("preset", name, known)
         asked = [*comparing.GROUPS, "depth"] if every else preset or ()
         for name in (one for group in asked for one in comparing.GROUPS.get(group, (group,))):
             with _training_bar() as show:
@@ -610,27 +583,113 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-# --- profile ---
+@app.command()
+def report(
+    folder: Results = Path("results"),
+    out: Annotated[Path | None, Option(help="Where to write; by default into the folder.")] = None,
+    plots: Annotated[str, Option(help="Formats of plots, as in png,svg; empty for none.")] = "png",
+) -> None:
+    """Make tables (Markdown, CSV, LaTeX) beside the paper's figures, and plots."""
+    from pjax.experiments import report as reporting
+
+    with _messages():
+        for path in reporting.report(folder, out, _names(plots) or ()):
+            _say(path)
+
+
+@app.command()
+def pack(folder: Results = Path("results")) -> None:
+    """Put the runs that have ended into one file for each study, and remove their folders.
+
+    `pjax report` reads such files; `pjax compare` makes the folders again of runs that it goes on with.
+    """
+    with _messages():
+        for path in results.pack(folder):
+            _say(path)
+
+
+# --- Networks ---
+
+Shapes = Annotated[str, Option(help=f"Data set, for its shapes: {_DATA}.")]
+Projecting = Annotated[str, Option(help="A projection method: ep, dr, ap, cp or dm.")]
+BatchSize = Annotated[int, Option(min=1, help="Samples in a batch.")]
+
+
+@app.command()
+def graph(
+    data: Shapes = "digits",
+    model: Model = None,
+    widths: Widths = None,
+    method: Annotated[str, Option(help="Whose sets to show: dr, ap, dm have two; cp, ep.")] = "ap",
+    batch_size: BatchSize = 32,
+    sequence_length: Length = None,
+    fold: Annotated[bool, Option(help="Equal nodes as one box.")] = True,
+    direction: Annotated[str, Option(help="Where arrows run: right or down.")] = "right",
+    out: Annotated[
+        list[Path] | None, Option(help="Write a file: .svg, .png, .dot, .gv or .mmd. May be repeated.")
+    ] = None,
+    text: Annotated[str, Option("--print", help="Print mermaid or dot, if no file is named.")] = "mermaid",
+) -> None:
+    """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
+    with _messages():
+        check_name("--print", text, ("mermaid", "dot"))
+        config = _config(
+            widths,
+            data=data,
+            model=model,
+            method=method,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+        )
+        drawing = pjax.draw(*structure.example(config), fold=fold, direction=direction)  # type: ignore[arg-type]
+        for path in out or ():
+            _say(drawing.save(path))
+        if not out:
+            typer.echo(drawing.mermaid if text == "mermaid" else drawing.dot, nl=False)
+
+
+@app.command()
+def summary(
+    data: Shapes = "digits",
+    model: Model = None,
+    widths: Widths = None,
+    method: Projecting = "ap",
+    batch_size: BatchSize = 32,
+    sequence_length: Length = None,
+    markdown: Annotated[bool, Option("--markdown", help="As a table in Markdown.")] = False,
+) -> None:
+    """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
+    with _messages():
+        config = _config(
+            widths,
+            data=data,
+            model=model,
+            method=method,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+        )
+        found = pjax.summary(*structure.example(config))
+        typer.echo(found.markdown if markdown else str(found))
 
 
 @app.command()
 def profile(
-    data: Annotated[str, typer.Option(help=f"Data set: {', '.join(datasets.names())}.")] = "digits",
+    data: Annotated[str, Option(help=f"Data set: {_DATA}.")] = "digits",
     model: Model = None,
     widths: Widths = None,
-    method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ep",
-    batch_size: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
+    method: Projecting = "ep",
+    batch_size: Batch = None,
     sequence_length: Length = None,
 ) -> None:
     """Show where the time of a step goes, node by node. For functions of your own: pjax.profile."""
-    import jax
-
-    import pjax
-    from pjax.experiments.loop import Loop
-
     with _messages():
         config = _config(
-            data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
+            widths,
+            data=data,
+            model=model,
+            method=method,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
         )
         loop = Loop(config)
         if not isinstance(loop.method, methods.Projections):
@@ -638,99 +697,4 @@ def profile(
         params = loop.model.init(jax.random.key(0))
         with methods.products(loop.method.precision):
             found = pjax.profile(loop.method.loss(loop.model, *loop.batch()), params, loop.method.solver)
-        console.print(escape(str(found)), soft_wrap=True, highlight=False)
-
-
-# --- graph and summary ---
-
-Data = Annotated[str, typer.Option(help=f"Data set, for its shapes: {', '.join(datasets.names())}.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
-
-
-@app.command()
-def graph(
-    data: Data = "digits",
-    model: Model = None,
-    widths: Widths = None,
-    method: Annotated[str, typer.Option(help="Whose sets to show: dr, ap, dm have two; cp, ep.")] = "ap",
-    batch_size: BatchSize = 32,
-    sequence_length: Length = None,
-    fold: Annotated[bool, typer.Option(help="Equal nodes as one box.")] = True,
-    direction: Annotated[str, typer.Option(help="Where arrows run: right or down.")] = "right",
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(help="Write a file: .svg, .png, .dot, .gv or .mmd. May be repeated."),
-    ] = None,
-    text: Annotated[
-        str, typer.Option("--print", help="Print mermaid or dot, if no file is named.")
-    ] = "mermaid",
-) -> None:
-    """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
-    import pjax
-    from pjax.experiments import structure
-
-    with _messages():
-        methods.check_name("--print", text, ("mermaid", "dot"))
-        config = _config(
-            data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
-        )
-        drawing = pjax.draw(*structure.example(config), fold=fold, direction=direction)  # type: ignore[arg-type]
-        for path in out or ():
-            console.print(escape(str(drawing.save(path))), soft_wrap=True)
-        if not out:
-            typer.echo(drawing.mermaid if text == "mermaid" else drawing.dot, nl=False)
-
-
-@app.command()
-def summary(
-    data: Data = "digits",
-    model: Model = None,
-    widths: Widths = None,
-    method: Annotated[str, typer.Option(help="A projection method: ep, dr, ap, cp or dm.")] = "ap",
-    batch_size: BatchSize = 32,
-    sequence_length: Length = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As a table in Markdown.")] = False,
-) -> None:
-    """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
-    import pjax
-    from pjax.experiments import structure
-
-    with _messages():
-        config = _config(
-            data, method, model=model, widths=widths, batch_size=batch_size, sequence_length=sequence_length
-        )
-        found = pjax.summary(*structure.example(config))
-        typer.echo(found.markdown if markdown else str(found))
-
-
-# --- report ---
-
-
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="Results of compare.")] = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Where to write; by default into the folder.")] = None,
-    plots: Annotated[str, typer.Option(help="Formats of plots, as in png,svg; empty for none.")] = "png",
-) -> None:
-    """Make tables (Markdown, CSV, LaTeX) beside the paper's figures, and plots."""
-    from pjax.experiments import report as reporting
-
-    with _messages():
-        made = reporting.report(folder, out, plots=_names(plots) or ())
-        for path in made.paths:
-            console.print(escape(str(path)), soft_wrap=True)
-
-
-@app.command()
-def pack(
-    folder: Annotated[Path, typer.Argument(help="Results of compare.")] = Path("results"),
-) -> None:
-    """Put the runs that have ended into one file for each study, and remove their folders.
-
-    `pjax report` reads such files; `pjax compare` makes the folders again of runs that it goes on with.
-    """
-    from pjax.experiments import packed
-
-    with _messages():
-        for path in packed.pack(folder):
-            console.print(escape(str(path)), soft_wrap=True)
+        _say(found)

@@ -1,7 +1,6 @@
 """What a run is: a data set, a network, a method, seeds, and when to stop. Kept as JSON in its folder."""
 
 import dataclasses
-import difflib
 import math
 import re
 import typing
@@ -11,6 +10,7 @@ from typing import Any
 
 from pjax.errors import InputError
 from pjax.experiments import data, methods, models
+from pjax.experiments.checks import check_multiple, check_name
 from pjax.experiments.results import architecture, read_object
 
 MODELS = ("mlp", "cnn", "rnn")
@@ -22,8 +22,6 @@ _WIDTHS = {"cnn": (16,) * 4, "rnn": (256,), "digits": (64,), "mnist": (128,)}
 _BATCHES = {"digits": 128, "shakespeare": 32}
 _CHECKS = 40
 """How many checks a run has, where nothing is said."""
-_NO_SKIP = ("fa", "ff-sgd", "ff-adam")
-"""Methods that are not defined for recurrent networks and skip connections, nor for rounding."""
 _POSITIVE = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length", "evaluated")
 
 
@@ -91,21 +89,16 @@ class Config:
             if getattr(self, field.name) is not field.default:
                 self._check_type(field.name, field.type)
         base, options = methods.split(self.method)
-        methods.check_name("data", self.data, data.names())
+        check_name("data", self.data, data.names())
         for name in _POSITIVE:
             _at_least(name, getattr(self, name), 1)
         _at_least("patience", self.patience, 0)
         self._check_applies()
         self._fill()
-        methods.check_name("model", self.model, MODELS)
+        check_name("model", self.model, MODELS)
         if self.consensus is not None:
-            methods.check_name("consensus", self.consensus, ("paper", "exact"))
-        groups = options.get("groups", 1)
-        if self.batch_size % groups:
-            near = max(self.batch_size // groups, 1) * groups
-            raise InputError(
-                f"batch_size must be a multiple of the {groups} groups, got {self.batch_size}: take {near}"
-            )
+            check_name("consensus", self.consensus, ("paper", "exact"))
+        check_multiple("batch_size", self.batch_size, options.get("groups", 1), "groups")
         for name in ("widths", "seeds"):
             if not getattr(self, name):
                 raise InputError(f"{name} must hold at least one number, got none")
@@ -125,12 +118,12 @@ class Config:
                 f"the model {self.model} does not take the data {self.data}: rnn goes with shakespeare, mlp "
                 "and cnn with the others"
             )
-        if self.levels and (self.model != "mlp" or self.levels < 2 or base in _NO_SKIP):
+        if self.levels and (self.model != "mlp" or self.levels < 2 or base in methods.NO_SKIP):
             raise InputError(
                 f"levels must be 0, or at least 2 for the model mlp with projections, sgd or adam; got "
                 f"{self.levels} with {self.model} and {methods.LABELS[base]}"
             )
-        if base in _NO_SKIP and (self.skip or self.model == "rnn"):
+        if base in methods.NO_SKIP and (self.skip or self.model == "rnn"):
             raise InputError(
                 f"{methods.LABELS[base]} is not defined for recurrent networks and skip connections; "
                 "use sgd, adam or a projection method"
@@ -138,12 +131,7 @@ class Config:
         if self.method == "fa" and self.model != "mlp":
             raise InputError(f"FA is for the model mlp, got {self.model}")
         for name in ("max_steps", "check_every"):
-            value, steps = getattr(self, name), self.steps_per_batch
-            if value % steps:
-                near = max(value // steps, 1) * steps
-                raise InputError(
-                    f"{name} must be a multiple of the {steps} steps on one batch, got {value}: take {near}"
-                )
+            check_multiple(name, getattr(self, name), self.steps_per_batch, "steps on one batch")
 
     def _check_applies(self) -> None:
         """Refuse settings that the method, or the data, would not look at."""
@@ -167,7 +155,7 @@ class Config:
     def _fill(self) -> None:
         """Put values where something was left open."""
         self._default("model", "rnn" if self.data == "shakespeare" else "mlp")
-        whole = self.widths is None and self.method not in _NO_SKIP
+        whole = self.widths is None and self.method not in methods.NO_SKIP
         self._default("skip", whole and self.model == "cnn")
         self._default("widths", _WIDTHS.get(self.model) or _WIDTHS.get(self.data) or (256,))
         self._default("batch_size", _BATCHES.get(self.data, 256))
@@ -252,10 +240,7 @@ class Config:
         """
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise InputError(f"{where}: there is no setting {name!r}.{hint}")
+            check_name(f"{where}: a setting", name, known)
         used = methods.settings(values.get("method", cls.method))
         left_out = {name for name in methods.SETTINGS if name not in used or used[name] is not None}
         if values.get("data") != "shakespeare":
@@ -268,17 +253,10 @@ class Config:
         return {k: (mine[k], theirs[k]) for k in mine if mine[k] != theirs[k]}
 
 
-_ABOUT = ("device", "versions")
-
-
-def read(path: Path) -> Config:
-    """The configuration in a run's folder."""
-    return of_run(read_object(path), path)
-
-
-def of_run(values: Mapping[str, Any], path: Path) -> Config:
-    """The configuration among what a run's file holds."""
-    return Config.from_json({k: v for k, v in values.items() if k not in _ABOUT}, str(path))
+def read(path: Path, values: Mapping[str, Any] | None = None) -> Config:
+    """The configuration in a run's folder, or among what its file held."""
+    found = read_object(path) if values is None else values
+    return Config.from_json({k: v for k, v in found.items() if k not in ("device", "versions")}, str(path))
 
 
 def parse_widths(text: str) -> tuple[tuple[int, ...], bool, int]:

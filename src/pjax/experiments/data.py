@@ -9,9 +9,7 @@ Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine Learning Repository, doi:10.2
 distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and otherwise unchanged.
 """
 
-import difflib
 import functools
-import math
 import os
 import shutil
 import sys
@@ -27,22 +25,16 @@ import numpy.typing as npt
 
 from pjax.errors import DataError, InputError
 from pjax.experiments import sources as official
-from pjax.experiments._download import Progress, check_space, fetch, locked, replacing
+from pjax.experiments.checks import check_name, check_whole
+from pjax.experiments.download import Progress, check_space, fetch, locked, on_disk
+from pjax.tools.files import replacing
 
 Array: TypeAlias = npt.NDArray[Any]
 Kind: TypeAlias = Literal["image", "table", "text"]
 Folder: TypeAlias = str | os.PathLike[str]
 
 # What NumPy and zipfile raise for a file that is cut off, overwritten, encrypted, or no archive of arrays.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    RuntimeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 # The key of a random permutation is its seed and its epoch. These two are of no epoch.
 _VALIDATION = (1, 2**64 - 1)
@@ -140,9 +132,7 @@ def names() -> tuple[str, ...]:
 
 
 def made_up(name: str, samples: int, sequence_length: int = 64) -> tuple[Array, Array, int]:
-    """Inputs and labels of a data set's shape, and how many classes there are; without the data.
-
-    All inputs are zeros, or the characters one after the other: for what depends on shapes alone.
+    """Inputs, zeros or all characters in turn, and labels of a data set's shape, and how many classes.
 
     >>> x, y, classes = made_up("shakespeare", 2, sequence_length=5)
     >>> x.tolist(), y.shape, classes
@@ -176,7 +166,7 @@ def path(name: str) -> Path:
     >>> path("digits").name
     'digits.npz'
     """
-    _check_name(name)
+    check_name("data", name, _FORMATS)
     return _find(name, folder()) or folder() / f"{name}.npz"
 
 
@@ -186,7 +176,6 @@ def get(
     progress: Progress | None = None,
     folder: Folder | None = None,
     sources: Mapping[str, official.Source] | None = None,
-    timeout: float = 30.0,
     tries: int = 4,
 ) -> Path:
     """Download a data set from its official source, unless it is there already; gives its file.
@@ -200,14 +189,13 @@ def get(
         progress: called with the bytes done, the bytes there are (or ``None``), and what is being done.
         folder: where to put it; by default `folder()`.
         sources: where to get it from; by default `pjax.experiments.sources.OFFICIAL`.
-        timeout: seconds to wait for a server, each time.
         tries: how often to try an address in a row without getting further.
 
     Raises:
         DownloadError: it could not be downloaded or written.
         DataError: the file that is there already, or one that was downloaded, is not what it should be.
     """
-    _check_name(name)
+    check_name("data", name, _FORMATS)
     where = _folder(folder)
     if (there := _usable(name, where)) is not None:
         return there
@@ -223,16 +211,15 @@ def get(
                 sha256=file.sha256,
                 size=file.size,
                 progress=progress,
-                timeout=timeout,
                 tries=tries,
             )
             for file in source.files
         ]
-        arrays = source.read(paths, progress)
+        arrays = source.read(paths, source.train, source.test, progress)
         _check(name, arrays, str(parts))
         check_space(where, sum(array.nbytes for array in arrays.values()))
         target = where / f"{name}.npz"
-        with replacing(target, parts / f"{name}.npz.tmp") as archive:
+        with on_disk(target), replacing(target, parts / f"{name}.npz.tmp") as archive:
             np.savez(archive, allow_pickle=False, **arrays)
         shutil.rmtree(parts, ignore_errors=True)
     return target
@@ -264,10 +251,10 @@ def load(
     >>> load("digits")
     Dataset(digits: 1294 to train on, 143 to validate with, 360 to test with; inputs (8, 8, 1), 10 classes)
     """
-    _check_name(name)
-    _check_whole("sequence_length", sequence_length, 1)
+    check_name("data", name, _FORMATS)
+    check_whole("sequence_length", sequence_length, 1)
     if limit is not None:
-        _check_whole("limit", limit, 1)
+        check_whole("limit", limit, 1)
     where = _folder(folder)
     if (file := _find(name, where)) is None:
         raise _missing(name, where)
@@ -285,9 +272,9 @@ def order(seed: int, epoch: int, n: int) -> Array:
     >>> order(seed=0, epoch=0, n=8)
     array([0, 2, 1, 5, 4, 3, 6, 7], dtype=int32)
     """
-    _check_whole("seed", seed, 0)
-    _check_whole("epoch", epoch, 0)
-    _check_whole("n", n, 0, 2**31)
+    check_whole("seed", seed, 0)
+    check_whole("epoch", epoch, 0)
+    check_whole("n", n, 0, 2**31)
     return _permutation((int(seed), int(epoch)), int(n))
 
 
@@ -301,10 +288,10 @@ def batches(seed: int, start: int, count: int, n: int, batch_size: int) -> Array
     array([[5, 4, 3],
            [5, 3, 7]], dtype=int32)
     """
-    _check_whole("start", start, 0)
-    _check_whole("count", count, 0)
-    _check_whole("n", n, 1, 2**31)
-    _check_whole("batch_size", batch_size, 1)
+    check_whole("start", start, 0)
+    check_whole("count", count, 0)
+    check_whole("n", n, 1, 2**31)
+    check_whole("batch_size", batch_size, 1)
     if n < batch_size:
         raise InputError(f"batch_size is {batch_size}, but there are only {n} rows: take {n} or less")
     rows = np.empty((count, batch_size), np.int32)
@@ -333,21 +320,14 @@ def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
     # Sorted: the order of the rows has no meaning, and reading them in that of the file is faster.
     val, train = np.sort(val[:limit]), np.sort(train[:limit])
     test = _chosen(len(arrays["x_test"]), limit)
-    form, x_train = _FORMATS[name], arrays["x_train"][train]
-    mean, deviation = (_channel_moments if form.kind == "image" else _moments)(x_train)
-    return Dataset(
-        name=name,
-        kind=form.kind,
-        classes=form.classes,
-        x_train=x_train,
-        y_train=arrays["y_train"][train],
-        x_val=arrays["x_train"][val],
-        y_val=arrays["y_train"][val],
-        x_test=arrays["x_test"][test],
-        y_test=arrays["y_test"][test],
-        shift=mean.astype(np.float32),
-        scale=(1 / deviation).astype(np.float32),
-    )
+    parts = {"train": ("train", train), "val": ("train", val), "test": ("test", test)}
+    split: dict[str, Any] = {
+        f"{a}_{part}": arrays[f"{a}_{of}"][rows] for part, (of, rows) in parts.items() for a in "xy"
+    }
+    mean, deviation = _moments(split["x_train"].reshape(-1, split["x_train"].shape[-1]))
+    shift, scale = mean.astype(np.float32), (1 / deviation).astype(np.float32)
+    form = _FORMATS[name]
+    return Dataset(name=name, kind=form.kind, classes=form.classes, shift=shift, scale=scale, **split)
 
 
 def _chosen(n: int, limit: int | None) -> Array | slice:
@@ -358,24 +338,11 @@ def _chosen(n: int, limit: int | None) -> Array | slice:
 def _moments(x: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of each column, in blocks: a float64 copy of it all would be large.
 
-    That of a column of one value is taken to be 1.
+    That of a column of one value is taken to be 1. Sums of bytes are exact.
     """
     blocks = [x[i : i + 100_000] for i in range(0, len(x), 100_000)]
     mean = np.sum([block.sum(0, dtype=np.float64) for block in blocks], 0) / len(x)
     variance = np.sum([np.square(block - mean).sum(0) for block in blocks], 0) / len(x)
-    return mean, np.sqrt(np.where(variance > 0, variance, 1))
-
-
-def _channel_moments(x: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each channel of images of bytes, exactly, by counting values."""
-    counts = np.zeros((x.shape[-1], 256), np.int64)
-    rows = max(1, (1 << 20) // math.prod(x.shape[1:]))  # at a time: a count makes each byte a word of eight
-    for i in range(0, len(x), rows):
-        for channel, count in enumerate(counts):
-            count += np.bincount(x[i : i + rows, ..., channel].ravel(), minlength=256)
-    weights = counts / math.prod(x.shape[:-1])
-    mean = weights @ np.arange(256)
-    variance = np.sum(weights * np.square(np.arange(256) - mean[:, None]), axis=1)
     return mean, np.sqrt(np.where(variance > 0, variance, 1))
 
 
@@ -428,8 +395,6 @@ def _missing(name: str, where: Path) -> DataError:
     advice = f"run `pjax data get {name}`, or put {file.name} into {where}"
     if name == "shakespeare":
         advice += " (or the text as shakespeare.txt)"
-    if name == "cifar10" and (where / "cifar10_jpeg.npz").exists():
-        advice = f"found cifar10_jpeg.npz, which holds JPEG files: decode it to {file.name}, or {advice}"
     return DataError(f"there is no {file}: {advice}")
 
 
@@ -547,27 +512,10 @@ def _check_text(text: Array, where: str) -> Array:
 
 
 def _split_digits(images: Array, labels: Array) -> dict[str, Array]:
-    train, test = np.split(np.random.default_rng(0).permutation(len(images)), [len(images) * 4 // 5])
-    return {
-        "x_train": images[train],
-        "y_train": labels[train],
-        "x_test": images[test],
-        "y_test": labels[test],
-    }
+    order = np.random.default_rng(0).permutation(len(images))
+    parts = zip(("train", "test"), np.split(order, [len(images) * 4 // 5]), strict=True)
+    return {f"{a}_{part}": v[rows] for part, rows in parts for a, v in (("x", images), ("y", labels))}
 
 
 def _folder(chosen: Folder | None) -> Path:
     return folder() if chosen is None else Path(chosen)
-
-
-def _check_name(name: str) -> None:
-    if name not in _FORMATS:
-        near = difflib.get_close_matches(str(name).lower(), _FORMATS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(_FORMATS)}"
-        raise InputError(f"there is no data set {name!r}: {hint}")
-
-
-def _check_whole(option: str, value: object, least: int, end: int = 2**63) -> None:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not (whole and least <= int(value) < end):  # type: ignore[call-overload]
-        raise InputError(f"{option} must be a whole number from {least} to {end - 1}, got {value!r}")

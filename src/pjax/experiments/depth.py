@@ -6,8 +6,6 @@ pays for Python.
 """
 
 import dataclasses
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +18,9 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.experiments import models
-from pjax.experiments.methods import LABELS, check_name, make
-from pjax.experiments.results import read_lines, write_atomically
+from pjax.experiments.checks import check_name
+from pjax.experiments.methods import LABELS, make
+from pjax.experiments.results import append_line, read_lines, write_lines
 from pjax.experiments.train import device as current_device
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -66,17 +65,10 @@ def run(
     repeats: int = 20,
     progress: Callable[[Row], None] | None = None,
 ) -> tuple[Row, ...]:
-    """Measure every method at every depth, and return all rows.
+    """Measure every method at every depth, each loop so many times, and return all rows.
 
     Each row is written to ``steps.jsonl`` in the folder ``out`` as soon as it is measured. Rows that are
     there are not measured again, so that an interrupted study goes on where it stopped.
-
-    Args:
-        out: the folder.
-        depths: numbers of hidden layers.
-        methods: names of methods.
-        repeats: how often each loop is run.
-        progress: called with each new row.
     """
     if repeats < 1:
         raise InputError(f"repeats must be at least 1, got {repeats!r}")
@@ -88,16 +80,13 @@ def run(
     device = current_device()
     rows = list(read(out)) if path.exists() else []
     # A line that a killed process left half must not become the start of the next one.
-    write_atomically(path, b"".join(_line(row) for row in rows))
+    write_lines(path, [dataclasses.asdict(row) for row in rows])
     for depth in depths:
         for name in methods:
             if any((r.method, r.depth, r.device) == (name, depth, device) for r in rows):
                 continue
             row = measure(name, depth, repeats=repeats)
-            with path.open("ab") as file:
-                file.write(_line(row))
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(path, dataclasses.asdict(row))
             rows.append(row)
             if progress is not None:
                 progress(row)
@@ -109,14 +98,11 @@ def read(folder: str | Path) -> tuple[Row, ...]:
     path = Path(folder) / FILE
     if not path.exists():
         raise InputError(f"{path}: no such file; expected the folder of a depth study")
-    rows = []
-    for where, line in read_lines(path):
-        names = {field.name for field in dataclasses.fields(Row)}
-        if set(line) != names:
-            wrong = ", ".join(sorted(set(line) ^ names))
-            raise InputError(f"{where}: not a row of a depth study: missing or unknown: {wrong}")
-        rows.append(Row(**line))
-    return tuple(rows)
+    names = {field.name for field in dataclasses.fields(Row)}
+    for where, line in (found := list(read_lines(path))):
+        if wrong := sorted(set(line) ^ names):
+            raise InputError(f"{where}: not a row of a depth study: missing or unknown: {', '.join(wrong)}")
+    return tuple(Row(**line) for _, line in found)
 
 
 def measure(name: str, depth: int, *, repeats: int = 20) -> Row:
@@ -165,7 +151,3 @@ def program(name: str, depth: int) -> tuple[Callable[..., Any], tuple[Any, ...]]
         return jax.lax.scan(step, state, jax.random.split(key, updates))
 
     return steps, (method.init(model, key), x, y, key)
-
-
-def _line(row: Row) -> bytes:
-    return (json.dumps(dataclasses.asdict(row)) + "\n").encode()

@@ -19,12 +19,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pjax.errors import InputError
 from pjax.experiments import endings
-from pjax.experiments.roll_call import bind_address, meet, names
-
-START_SECONDS = 45
-"""How long processes wait for each other to start."""
-END_SECONDS = 30
-"""How long processes wait for each other to end."""
+from pjax.experiments.processes import connect as connect
+from pjax.experiments.processes import names
 
 
 class Devices:
@@ -118,12 +114,7 @@ class Devices:
         return jax.tree.map(np.asarray, broadcast_one_to_all(tree))
 
     def read(self, make: Callable[[], tuple[Any, Any]], like: Any) -> tuple[Any, Any]:
-        """Arrays, and what JSON knows, that only the first process reads, on all processes.
-
-        Args:
-            make: returns a tree of NumPy arrays and anything that JSON knows.
-            like: shapes of the arrays, and where they shall lie.
-        """
+        """Arrays, where they shall lie, and what JSON knows, that only the first process reads, on all."""
         tree = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
 
         def made() -> Any:
@@ -156,11 +147,7 @@ class Devices:
             )
 
     def decide(self, make: Callable[[], Any]) -> Any:
-        """What a function returns that only the first process calls, on all processes, or its error.
-
-        Args:
-            make: returns anything that JSON knows.
-        """
+        """What a function that only the first process calls returns, as JSON, on all, or its error."""
         if jax.process_count() == 1:
             return make()
         told: dict[str, Any] = {}
@@ -178,62 +165,3 @@ class Devices:
         if "error" in told:
             raise InputError(told["error"])
         return told["value"]
-
-
-def connect(
-    coordinator: str | None = None,
-    processes: int | None = None,
-    process: int | None = None,
-    timeout: int = 20,
-) -> None:
-    """Make this one of several processes; the others must do so within `START_SECONDS`.
-
-    Args:
-        coordinator: address and port of the first process; the others must reach it.
-        processes: how many there are.
-        process: which one this is, from 0.
-        timeout: after how many seconds a process that is not heard of is taken for dead.
-
-    Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does. Where
-    they are, an error names the processes that do not come, see `roll_call.meet`.
-    """
-    check(coordinator, processes, process)
-    if coordinator is not None and processes is not None and process is not None:
-        meet(coordinator, processes, process, START_SECONDS)
-    # Programs that run at the same time could exchange their messages in another order elsewhere.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    try:
-        jax.distributed.initialize(
-            coordinator,
-            processes,
-            process,
-            coordinator_bind_address=None if coordinator is None else bind_address(coordinator),
-            initialization_timeout=START_SECONDS,
-            heartbeat_timeout_seconds=timeout,
-            shutdown_timeout_seconds=END_SECONDS,
-        )
-    except ValueError as error:
-        raise InputError(
-            f"no cluster was found ({error}): give --coordinator HOST:PORT, --processes N and --process I"
-        ) from error
-
-
-def check(coordinator: str | None, processes: int | None, process: int | None) -> None:
-    """Refuse settings of `connect` that do not go together."""
-    given = {"coordinator": coordinator, "processes": processes, "process": process}
-    if missing := [name for name, value in given.items() if value is None]:
-        if len(missing) < len(given):
-            raise InputError(
-                f"give all of coordinator, processes and process, or none; {missing[0]} is missing"
-            )
-        return
-    assert coordinator is not None
-    assert processes is not None
-    assert process is not None
-    host, _, port = coordinator.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
-        raise InputError(f"coordinator must be HOST:PORT, as 10.0.0.1:1234, got {coordinator!r}")
-    if processes < 1:
-        raise InputError(f"processes must be at least 1, got {processes}")
-    if not 0 <= process < processes:
-        raise InputError(f"process must be from 0 to {processes - 1}, the last of {processes}; got {process}")

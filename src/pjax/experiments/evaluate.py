@@ -10,8 +10,8 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import config as configuration
 from pjax.experiments.loop import EVALUATED, Loop
-from pjax.experiments.results import write_atomically
 from pjax.experiments.train import load_params
+from pjax.tools.files import write_atomically
 
 
 def evaluate(
@@ -28,15 +28,10 @@ def evaluate(
     Returns:
         The accuracies, by the name of the part, or of the file.
     """
-    params = load_params(folder, seed)
-    loop = Loop(configuration.read(Path(folder) / "config.json"))
+    params, loop = load_params(folder, seed), _loop(folder)
     if data is None:
-        own = loop.dataset
-        parts = {
-            "train": (own.x_train, own.y_train),
-            "validation": (own.x_val, own.y_val),
-            "test": (own.x_test, own.y_test),
-        }
+        names, own = {"train": "train", "validation": "val", "test": "test"}, loop.dataset
+        parts = {name: (getattr(own, f"x_{key}"), getattr(own, f"y_{key}")) for name, key in names.items()}
     else:
         arrays = _read(Path(data))
         if "y" not in arrays:
@@ -60,8 +55,7 @@ def predict(folder: str | Path, data: str | Path | Any, *, seed: int | None = No
     Returns:
         An array of shape (inputs, classes), or (inputs, characters, classes); the largest is the prediction.
     """
-    params = load_params(folder, seed)
-    loop = Loop(configuration.read(Path(folder) / "config.json"))
+    params, loop = load_params(folder, seed), _loop(folder)
     file = isinstance(data, str | Path)
     x = _read(Path(data))["x"] if file else np.asarray(data)
     return _scores(loop, params, _inputs(loop, x, data if file else "data"))
@@ -88,6 +82,10 @@ def check_out(path: Path) -> None:
     """Refuse a file of predictions that has no known form."""
     if path.suffix not in (".npy", ".csv"):
         raise InputError(f"predictions are written as .npy or .csv, got {str(path)!r}")
+
+
+def _loop(folder: str | Path) -> Loop:
+    return Loop(configuration.read(Path(folder) / "config.json"))
 
 
 def _scores(loop: Loop, params: dict[str, Any], x: np.ndarray) -> np.ndarray:

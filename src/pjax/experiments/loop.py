@@ -76,6 +76,10 @@ class Loop:
         self.shapes, self._one = self._shapes((len(config.seeds),)), self._shapes(())
         """Shapes and types of the state of all seeds, and of that of one, and where their arrays lie."""
         self._train_data = self.devices.copied((self.dataset.x_train, self.dataset.y_train))
+        one, all_seeds = _where(self._one), _where(self.shapes)
+        self._taken = jax.jit(_taken, out_shardings=one)
+        self._replaced = jax.jit(_replaced, donate_argnums=0, out_shardings=all_seeds)
+        self._choose = jax.jit(_chosen, out_shardings=self.params(all_seeds))
 
     # --- Training ---
 
@@ -124,16 +128,10 @@ class Loop:
     ) -> tuple[State, dict[int, float], float]:
         """Train until the next check.
 
-        Args:
-            state: of all seeds.
-            batch: how many batches each has seen.
-            active: the seeds to train, by place; the others may be trained too.
-            on_call: told how many steps were made, and their mean loss, after each call; the steps of one
-                seed where they are trained one after another are divided by the number of seeds.
-
-        Returns:
-            The new state, the mean loss of each active seed, and the seconds it took to train one of them;
-            where all were trained together, the seconds are NaN.
+        Seeds that are active, by place, have seen so many batches; others may be trained too. After each call
+        ``on_call`` is told how many steps were made, on average over seeds, and their mean loss. Gives the
+        new state, the mean loss of each active seed, and the seconds it took to train one of them; where all
+        were trained together, the seconds are NaN.
         """
         losses: dict[int, list[Any]] = {i: [] for i in active}
         if self.together:
@@ -192,14 +190,10 @@ class Loop:
         for k in range(0, count, self.batches_per_call):
             yield np.int32(batch + k), rows[:, k : k + self.batches_per_call]
 
-    def _compiled(self, together: bool, batches: int | None = None) -> Any:
+    def _compiled(self, together: bool, batches: int) -> Any:
         """The program of a call with so many batches. Compiled ahead, so that no time is measured with it."""
-        key = together, batches or self.batches_per_call
-        if key not in self._programs:
-            self._programs[key] = self._compile(*key)
-        return self._programs[key]
-
-    def _compile(self, together: bool, batches: int) -> Any:
+        if (together, batches) in self._programs:
+            return self._programs[together, batches]
         function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
         seeds = (len(self.config.seeds),) if together else ()
         state = self.shapes if together else self._one
@@ -209,7 +203,9 @@ class Loop:
         where = (_where(state), self.devices.everywhere)
         options = compiler_options(unroll=False)
         program = jax.jit(function, donate_argnums=0, out_shardings=where, compiler_options=options)
-        return program.lower(state, rows, first, *self._train_data).compile()
+        compiled = program.lower(state, rows, first, *self._train_data).compile()
+        self._programs[together, batches] = compiled
+        return compiled
 
     def _divided(self, rows: np.ndarray) -> jax.Array:
         return self.devices.divided(rows, rows.ndim - 1)
@@ -242,14 +238,6 @@ class Loop:
         """What the network sees of stored inputs."""
         return self.dataset.normalise(x).reshape(len(x), *self.shape)
 
-    @functools.cached_property
-    def _taken(self) -> Any:
-        return jax.jit(_taken, out_shardings=_where(self._one))
-
-    @functools.cached_property
-    def _replaced(self) -> Any:
-        return jax.jit(_replaced, donate_argnums=0, out_shardings=_where(self.shapes))
-
     # --- Evaluation ---
 
     def params(self, state: State) -> dict[str, Any]:
@@ -258,20 +246,10 @@ class Loop:
 
     def chosen(self, better: list[int], params: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
         """New arrays: the first parameters for some seeds, by place, and the others for the rest."""
-        mask = np.isin(np.arange(len(self.config.seeds)), better)
-        return self._choose(mask, params, others)
-
-    @functools.cached_property
-    def _choose(self) -> Any:
-        return jax.jit(_chosen, out_shardings=_where(self.params(self.shapes)))
+        return self._choose(np.isin(np.arange(len(self.config.seeds)), better), params, others)
 
     def accuracy(self, params: dict[str, Any], split: str) -> np.ndarray:
-        """The accuracy of each seed's parameters in percent.
-
-        Args:
-            params: with the seeds along the first axes.
-            split: ``"train"``, ``"val"`` or ``"test"``.
-        """
+        """The accuracy of each seed's parameters in percent, on ``"train"``, ``"val"`` or ``"test"``."""
         x, y = (getattr(self.dataset, f"{name}_{split}")[: self.config.evaluated] for name in "xy")
         size = self.devices.padded(min(EVALUATED, len(x)))
         right: Any = 0

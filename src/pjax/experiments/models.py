@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import pjax
 from pjax import nn
 from pjax.errors import InputError
+from pjax.experiments.checks import check_name
 from pjax.nn import RNN as RNN
 
 SCALE = 1.5
@@ -105,11 +106,8 @@ class QuantisedMLP(nn.Module):
     as many up to one, or two. Inputs, biases and logits are not rounded.
 
     Args:
-        inputs: features of the input.
-        widths: features of each hidden layer.
-        classes: number of outputs.
+        inputs, widths, classes, scale: see `MLP`.
         levels: how many values, at least 2.
-        scale: variance of initial weights times their fan-in.
         straight_through: whether derivatives take the rounding for a clipped line.
     """
 
@@ -170,12 +168,9 @@ def make(
     Args:
         model: ``"mlp"``, ``"cnn"`` or ``"rnn"``.
         inputs: shape of one input. Images are flattened for ``"mlp"``.
-        widths: features of each hidden layer.
+        widths, skip, scale: see `MLP`; ``"rnn"`` has a scale of 1.
         classes: number of classes, or of distinct characters.
-        skip: whether the readout sees all hidden layers.
-        levels: 0, or to how many values weights and activations are rounded.
-        scale: variance of initial weights times their fan-in; ``"rnn"`` has 1.
-        straight_through: whether derivatives take that rounding for a clipped line.
+        levels, straight_through: 0 levels, or see `QuantisedMLP`.
     """
     if levels and (model != "mlp" or skip):
         raise InputError(f"levels are for the model mlp without skip, got {model}{' with skip' * skip}")
@@ -183,16 +178,14 @@ def make(
         return QuantisedMLP(
             math.prod(inputs), widths, classes, levels=levels, scale=scale, straight_through=straight_through
         )
-    options: dict[str, Any] = {"skip": skip, "scale": scale}
+    check_name("model", model, ("mlp", "cnn", "rnn"))
     if model == "rnn":
         return RNN(classes, widths, skip=skip)
     if model == "mlp":
-        return MLP(math.prod(inputs), widths, classes, **options)
-    if model == "cnn":
-        if len(inputs) != 3:
-            raise InputError(
-                f"a cnn needs images of shape (height, width, channels), the data have inputs of shape "
-                f"{inputs}; use the model mlp"
-            )
-        return CNN(inputs[-1], widths, classes, **options)
-    raise InputError(f"model must be one of 'mlp', 'cnn', 'rnn'; got {model!r}")
+        return MLP(math.prod(inputs), widths, classes, skip=skip, scale=scale)
+    if len(inputs) != 3:
+        raise InputError(
+            f"a cnn needs images of shape (height, width, channels), the data have inputs of shape {inputs}; "
+            "use the model mlp"
+        )
+    return CNN(inputs[-1], widths, classes, skip=skip, scale=scale)

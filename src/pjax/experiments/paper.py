@@ -11,17 +11,14 @@ import functools
 import importlib.resources
 
 from pjax.experiments import methods
-from pjax.experiments.results import Spread
+from pjax.experiments.results import Run, Spread
 
 TITLE = "A Projection-Based Framework for Gradient-Free and Parallel Learning"
 DEVICE = "NVIDIA H100"
 SEEDS = 5
-
-LABELS = {name: methods.LABELS[name] for name in ("sgd", "adam", "fa", "ff-sgd", "ff-adam", "dr", "ap", "cp")}
-"""The paper's label of each of its methods, in the order of its tables."""
-
 DATA_LABELS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "higgs": "HIGGS", "shakespeare": "Shakespeare"}
 """How the data sets are written."""
+METRICS = ("test", "train", "steps_k", "seconds", "ms_per_step")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Row:
     model: str
     architecture: str
     method: str
-    """The method's name, a key of `LABELS`."""
+    """The method's name, a key of `pjax.experiments.methods.LABELS`."""
     test: Spread
     train: Spread
     steps_k: Spread
@@ -43,54 +40,38 @@ class Row:
 @functools.cache
 def rows() -> tuple[Row, ...]:
     """All rows, in the order of the paper."""
-    names = {label: name for name, label in LABELS.items()}
+    names = {label: name for name, label in methods.LABELS.items()}
     text = importlib.resources.files("pjax.experiments").joinpath("paper.csv").read_text(encoding="utf-8")
-
-    def spread(line: dict[str, str], name: str) -> Spread:
-        return Spread(float(line[f"{name}_mean"]), float(line[f"{name}_std"]))
-
     return tuple(
         Row(
-            data=line["data"],
-            model=line["model"],
-            architecture=line["architecture"],
-            method=names[line["method"]],
-            test=spread(line, "test"),
-            train=spread(line, "train"),
-            steps_k=spread(line, "steps_k"),
-            seconds=spread(line, "seconds"),
-            ms_per_step=spread(line, "ms_per_step"),
+            line["data"],
+            line["model"],
+            line["architecture"],
+            names[line["method"]],
+            *(Spread(float(line[f"{m}_mean"]), float(line[f"{m}_std"])) for m in METRICS),
         )
         for line in csv.DictReader(text.splitlines())
     )
 
 
+@functools.cache
 def lookup(data: str, model: str, architecture: str, method: str) -> Row | None:
     """The paper's row for a run, or None where it has none.
 
     Args:
         data, model, architecture: as in ``("mnist", "mlp", "4x128+skip")``.
-        method: a name (``"ff-adam"``) or a label (``"FF (Adam)"``). A method with the paper's proximal
-            operator (``"dr-fp"``) has the same row as with the exact one.
+        method: as in ``"ff-adam"``. A method with the paper's proximal operator (``"dr-fp"``) has the same
+            row as with the exact one.
 
     >>> lookup("mnist", "mlp", "1x128", "dr").test
     Spread(mean=95.8, std=0.6)
     >>> lookup("mnist", "mlp", "7x128", "dr") is None
     True
     """
-    name = label(method.removesuffix("-fp"))
-    return _by_key().get((data, model, architecture, name))
+    key = data, model, architecture, method.removesuffix("-fp")
+    return next((row for row in rows() if (row.data, row.model, row.architecture, row.method) == key), None)
 
 
-def label(method: str) -> str:
-    """The paper's label of a method; a method that the paper does not have is its own label.
-
-    >>> label("ff-adam"), label("DR"), label("mine")
-    ('FF (Adam)', 'DR', 'mine')
-    """
-    return LABELS.get(method, method)
-
-
-@functools.cache
-def _by_key() -> dict[tuple[str, str, str, str], Row]:
-    return {(r.data, r.model, r.architecture, LABELS[r.method]): r for r in rows()}
+def of(run: Run) -> Row | None:
+    """The paper's row for a run."""
+    return lookup(run.data, run.model, run.architecture, run.method)

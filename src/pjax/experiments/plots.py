@@ -14,8 +14,19 @@ from typing import Any, Literal
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import exchanges, paper
-from pjax.experiments._drawing import (
+from pjax.experiments import paper, structure
+from pjax.experiments.depth import Row
+from pjax.experiments.results import Run, read_run
+from pjax.experiments.words import (
+    about,
+    apart,
+    describe,
+    method_label,
+    sort_architectures,
+    sort_methods,
+    spell,
+)
+from pjax.tools.plotting import (
     Label,
     accuracy_scale,
     band,
@@ -29,19 +40,7 @@ from pjax.experiments._drawing import (
     styled,
     thin,
 )
-from pjax.experiments._drawing import save as save
-from pjax.experiments._words import (
-    about,
-    apart,
-    data_label,
-    describe,
-    method_label,
-    sort_architectures,
-    sort_methods,
-    spell,
-)
-from pjax.experiments.depth import Row
-from pjax.experiments.results import Run, read_run
+from pjax.tools.plotting import save as save
 
 Axis = Literal["steps", "seconds"]
 
@@ -84,9 +83,17 @@ def look(method: str) -> Look:
     return Look(COLOURS.get(base, _OTHER), base in _PROJECTIONS, base != method)
 
 
-def require() -> None:
-    """Raise where there is no matplotlib."""
-    module("matplotlib")
+def _by_architecture(
+    runs: Sequence[Run], title: str, **options: Any
+) -> tuple[Any, list[tuple[Any, str, list[Run]]]]:
+    """A figure with a panel for each architecture: its axes, its name, and its runs."""
+    names = sort_architectures({run.architecture for run in runs})
+    head = f"{describe(runs)}: {title}"
+    figure, axes = panels(len(names), head, about(runs), titles=[spell(name) for name in names], **options)
+    return figure, [
+        (axis, name, sort_methods(run for run in runs if run.architecture == name))
+        for axis, name in zip(axes, names, strict=True)
+    ]
 
 
 # --- Training curves ---
@@ -100,20 +107,15 @@ def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None
     at the accuracy of its best parameters, to its label. Diamonds are the paper's results.
     """
     runs = _started(runs)
-    names = sort_architectures({run.architecture for run in runs})
     title = title or f"test accuracy over {'training steps' if x == 'steps' else 'training time'}"
-    head = f"{describe(runs)}: {title}"
-    figure, axes = panels(
-        len(names),
-        head,
-        about(runs),
-        titles=[spell(name) for name in names],
+    figure, found = _by_architecture(
+        runs,
+        title,
         labels=[f"{_label(run, runs)} 99.9" for run in runs],
         height=max(6.4, 2.7 + 0.26 * max(Counter(run.architecture for run in runs).values())),
     )
-    _scales(axes, runs, x)
-    for axis, name in zip(axes, names, strict=True):
-        shown = sort_methods(run for run in runs if run.architecture == name)
+    _scales(figure.axes, runs, x)
+    for axis, _, shown in found:
         looks = _looks(shown)
         end_labels(axis, [_curve(axis, run, x, looks[run.folder], _label(run, runs)) for run in shown])
     note(figure, _explanation(runs))
@@ -123,7 +125,8 @@ def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None
 @styled
 def accuracies(runs: Sequence[Run]) -> Any:
     """Test accuracy of every run of a study: a line with a point for each, grouped by architecture."""
-    runs = [run for run in _started(runs) if run.test is not None]
+    tests = {run.folder: run.test for run in _started(runs) if run.test is not None}
+    runs = [run for run in runs if run.folder in tests]
     if not runs:
         raise InputError("no run has ended yet: nothing to plot")
     names = sort_architectures({run.architecture for run in runs})
@@ -131,8 +134,7 @@ def accuracies(runs: Sequence[Run]) -> Any:
     figure, (axis,) = panels(
         1, f"{describe(runs)}: test accuracy", about(runs), width=13.0, height=height, share=False
     )
-    tests = [run.test for run in runs if run.test is not None]
-    low = 10 * math.floor((min(test.mean - test.std for test in tests) - 1) / 10)
+    low = 10 * math.floor((min(test.mean - test.std for test in tests.values()) - 1) / 10)
     labels = {run.folder: method_label(run.method) + apart(run, runs) for run in runs}
     width = max([len(label) for label in labels.values()] + [1.6 * len(spell(name)) for name in names])
     share = min(width / 140 + 0.03, 0.7)  # of the figure, for the names: 140 characters would fill it
@@ -144,13 +146,11 @@ def accuracies(runs: Sequence[Run]) -> Any:
         axis.annotate(spell(name), (low, place), **to_the_left, fontweight="bold")
         for run in sort_methods(run for run in runs if run.architecture == name):
             place += 1
-            assert run.test is not None
-            colour = look(run.method).colour
-            axis.errorbar(run.test.mean, place, xerr=run.test.std, color=colour, fmt="o", ms=8, lw=2.5)
+            test, colour = tests[run.folder], look(run.method).colour
+            axis.errorbar(test.mean, place, xerr=test.std, color=colour, fmt="o", ms=8, lw=2.5)
             axis.annotate(labels[run.folder], (low, place), **to_the_left, fontsize=12)
-            at = (run.test.mean + run.test.std, place)
-            said = f"{run.test.mean:.1f}"
-            axis.annotate(said, at, (9, 0), textcoords="offset points", va="center", fontsize=12)
+            at, beside = (test.mean + test.std, place), {"textcoords": "offset points", "va": "center"}
+            axis.annotate(f"{test.mean:.1f}", at, (9, 0), **beside, fontsize=12)
         place += 1.3
     axis.set_ylim(place - 0.6, -0.8)
     axis.set_yticks([])
@@ -166,50 +166,38 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
 
     The fewer exchanges, the fainter; methods that backpropagate are dashed.
     """
-    runs = sort_methods(_started(runs))
-    names = sort_architectures({run.architecture for run in runs})
-    title = f"{describe(runs)}: accuracy over bytes sent"
-    figure, axes = panels(
-        len(names), title, about(runs), titles=[spell(n) for n in names], width=11.0, height=7.4
-    )
-    lines = {run.folder: _over_megabytes(run) for run in runs}
-    ends = [(where[0], where[-1]) for where, _ in lines.values()]
-    accuracies = np.concatenate([mean for _, mean in lines.values()])
-    for axis, name in zip(axes, names, strict=True):
-        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else "test accuracy (%)")
+    runs = _started(runs)
+    figure, found = _by_architecture(runs, "accuracy over bytes sent", width=11.0, height=7.4)
+    lines, rates = {}, {}
+    for run in runs:
+        rates[run.folder], sent = structure.sent(run)
+        steps, mean, _ = curve(run)
+        lines[run.folder] = steps / int(run.config["steps_per_batch"]) * sent / 1e6, mean
+    for axis, _, shown in found:
+        all_means = np.concatenate([mean for _, mean in lines.values()])
+        accuracy_scale(axis, all_means, "test accuracy (%)" if axis is figure.axes[0] else "")
         axis.set_xscale("log")
-        axis.set_xlim(min(first for first, _ in ends) / 1.3, max(last for _, last in ends) * 1.3)
+        first, last = (pick(where[end] for where, _ in lines.values()) for pick, end in ((min, 0), (max, -1)))
+        axis.set_xlim(first / 1.3, last * 1.3)
         decades(axis.xaxis, *axis.get_xlim())
         axis.set_xlabel("MB sent by each device")
-        shown = [run for run in runs if run.architecture == name]
         best: dict[str, float] = {}
-        for run in sorted(shown, key=exchanges.of):
-            base, rate = run.method.partition(":")[0], exchanges.of(run)
+        for run in sorted(shown, key=lambda run: rates[run.folder]):
+            base, rate = run.method.partition(":")[0], rates[run.folder]
             where, mean = lines[run.folder]
             best[base] = max(best.get(base, 0.0), float(mean[-1]))
-            rates = sorted({exchanges.of(r) for r in shown if r.method.partition(":")[0] == base})
-            strength = 0.3 + 0.7 * (rates.index(rate) + 1) / len(rates)
-            forwards = base in _PROJECTIONS
-            how = {"color": look(base).colour, "alpha": strength, "zorder": 3 + forwards}
+            same = sorted({rates[r.folder] for r in shown if r.method.partition(":")[0] == base})
+            forwards, colour = base in _PROJECTIONS, look(base).colour
+            strength = 0.3 + 0.7 * (same.index(rate) + 1) / len(same)
+            how = {"color": colour, "alpha": strength, "zorder": 3 + forwards}
             axis.plot(where, mean, ls="-" if forwards else (0, (4, 1.6)), lw=2.4, **how)
             axis.plot(where[-1:], mean[-1:], "o", ms=7, **how)
             above = {"xytext": (0, 9 if forwards else -19), "textcoords": "offset points", "ha": "center"}
-            axis.annotate(str(rate), (where[-1], mean[-1]), color=look(base).colour, fontsize=11, **above)
-        end_labels(
-            axis,
-            [
-                Label(end, f"{method_label(base)} {end:.1f}", look(base).colour, base in _PROJECTIONS)
-                for base, end in best.items()
-            ],
-        )
+            axis.annotate(str(rate), (where[-1], mean[-1]), color=colour, fontsize=11, **above)
+        ends = [(f"{method_label(base)} {end:.1f}", end, look(base)) for base, end in best.items()]
+        end_labels(axis, [Label(end, text, how.colour, how.strong) for text, end, how in ends])
     note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
     return figure
-
-
-def _over_megabytes(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Megabytes that each device has sent, and the mean test accuracy, at each check."""
-    steps, mean, _ = curve(run)
-    return steps / int(run.config["steps_per_batch"]) * exchanges.sent(run) / 1e6, mean
 
 
 @styled
@@ -218,23 +206,16 @@ def depth_and_skip(runs: Sequence[Run], method: str = "dr") -> Any:
 
     A panel per architecture; the method's lines of the other panels are there faintly.
     """
-    runs = _started(runs)
-    own = {run.architecture: run for run in runs if run.method == method}
-    names = sort_architectures(own)
-    if len(names) < 2:
-        raise InputError(
-            f"depth and skip need runs of {method!r} with at least two architectures, got {names}"
-        )
+    own = {run.architecture: run for run in _started(runs) if run.method == method}
+    if len(own) < 2:
+        raise InputError(f"depth and skip need runs of {method!r} with at least two architectures")
     shown = [run for run in runs if run.architecture in own and run.method in (method, "sgd", "adam")]
-    title = f"{describe(runs)}: depth and skip connections"
-    figure, axes = panels(len(names), title, about(shown), titles=[spell(n) for n in names])
-    _scales(axes, shown, "steps")
-    for axis, name in zip(axes, names, strict=True):
-        for other in names:
-            if other != name:
-                steps, mean, _ = thin(*curve(own[other]))
-                axis.plot(steps, mean, color=look(method).colour, lw=1.4, alpha=0.22, zorder=2)
-        mine = sort_methods(run for run in shown if run.architecture == name)
+    figure, found = _by_architecture(shown, "depth and skip connections")
+    _scales(figure.axes, shown, "steps")
+    for axis, name, mine in found:
+        for other in (one for _, one, _ in found if one != name):
+            steps, mean, _ = thin(*curve(own[other]))
+            axis.plot(steps, mean, color=look(method).colour, lw=1.4, alpha=0.22, zorder=2)
         end_labels(axis, [_curve(axis, run, "steps", look(run.method), _label(run, shown)) for run in mine])
     note(figure, [*_explanation(shown), f"faint: {method_label(method)} in the other panels"])
     return figure
@@ -293,7 +274,7 @@ def _curve(axis: Any, run: Run, x: Axis, how: Look, label: str) -> Label:
     axis.plot([last, last], [mean[-1], end], color=how.colour, lw=1.3, zorder=3)
     axis.plot([last], [end], "o", color=how.colour, ms=5.5 if how.strong else 4.5, zorder=5)
     axis.plot([last, axis.get_xlim()[1]], [end, end], ":", color=how.colour, lw=1.3, alpha=0.6, zorder=2)
-    row = _paper_row(run)
+    row = paper.of(run)
     if row is not None:
         at_the_edge = {"transform": axis.get_yaxis_transform(), "clip_on": False, "zorder": 6}
         axis.plot([1.0], [row.test.mean], "D", ms=6.5, mfc="white", mec=how.colour, mew=1.6, **at_the_edge)
@@ -305,7 +286,7 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
     lines = [curve(run, x) for run in runs]
     ends = [float(where[-1]) for where, _, _ in lines]
     starts = [float(where[where > 0][0]) for where, _, _ in lines if where[-1] > 0]
-    printed = [row.test.mean for run in runs if (row := _paper_row(run)) is not None]
+    printed = [row.test.mean for run in runs if (row := paper.of(run)) is not None]
     accuracies = np.concatenate([*(mean for _, mean, _ in lines), printed])
     for axis in axes:
         accuracy_scale(axis, accuracies, "" if axis is not axes[0] else "test accuracy (%)")
@@ -322,13 +303,9 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
 def _explanation(runs: Sequence[Run]) -> list[str]:
     parts = ["line and band: mean ± std over seeds"] if any(len(run.seeds) > 1 for run in runs) else []
     parts.append("dotted: stopped, best parameters kept")
-    if any(_paper_row(run) for run in runs):
+    if any(paper.of(run) for run in runs):
         parts.append(f"◇ the paper, {paper.SEEDS} seeds, {paper.DEVICE}")
     return parts
-
-
-def _paper_row(run: Run) -> paper.Row | None:
-    return paper.lookup(run.data, run.model, run.architecture, run.method)
 
 
 def _started(runs: Sequence[Run]) -> list[Run]:
@@ -403,7 +380,8 @@ def single_run(run: Run) -> Any:
         raise InputError(f"{run.folder}: the run has no check yet: nothing to plot")
     how = look(run.method)
     name, _, options = method_label(run.method).partition(", ")
-    title = f"{name}: {run.model.upper()} {spell(run.architecture)} on {data_label(run.data)}"
+    model, _, data = describe([run]).partition(" ")
+    title = f"{name}: {model} {spell(run.architecture)} {data}"
     below = f"{options}  ·  {about([run])}" if options else about([run])
     figure, (left, right) = panels(2, title, below, titles=["Loss", "Accuracy"], share=False)
     steps = np.array([check.step for check in run.checks], dtype=np.float64)
@@ -434,7 +412,6 @@ def single_run(run: Run) -> Any:
 
 def plot_run(folder: str | Path, formats: Sequence[str] = ("png",)) -> Path:
     """Write the figure of a run into its folder, and return the path of the first format."""
-    require()
     return save(single_run(read_run(folder)), Path(folder) / "run", formats)[0]
 
 

@@ -8,23 +8,24 @@ A run is a folder: a data set, an architecture and a method, trained with one or
   far, without loading, checks and compiling. A seed that has stopped may be ``null``.
 - ``results.jsonl``: one line per seed, see `SeedResult`. Until it has all seeds, the run is unfinished.
 
-Runs that have ended can be packed: a file ``NAME.runs.jsonl`` has a line for each, see
-`pjax.experiments.packed`.
+Runs that have ended can be packed: a file for each study instead of three for each of its runs. A line of
+``NAME.runs.jsonl`` is a run, with its folder and what the files in it held: ``{"run": "mlp-mnist/1x128-dr",
+"config": {...}, "metrics": [...], "results": [...]}``. Lines are in the order of folders, so that the same
+runs are the same bytes.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from pjax.errors import InputError
+from pjax.tools.files import write_atomically
 
 # --- Metrics, as the paper defines them ---
 
@@ -35,8 +36,7 @@ def best_check(validation: Sequence[float]) -> int:
     >>> best_check([90.0, 92.0, 91.0, 92.0])
     1
     """
-    values = _accuracies(validation)
-    return int(np.argmax(values))
+    return int(np.argmax(validation))
 
 
 def check_at_fraction(validation: Sequence[float], fraction: float = 0.99) -> int:
@@ -45,32 +45,15 @@ def check_at_fraction(validation: Sequence[float], fraction: float = 0.99) -> in
     >>> check_at_fraction([50.0, 98.9, 99.0, 100.0])
     2
     """
-    if not 0 < fraction <= 1:
-        raise InputError(f"fraction must be in (0, 1], got {fraction!r}")
-    values = _accuracies(validation)
-    return int(np.argmax(values >= fraction * values.max()))
-
-
-def steps_to_fraction(steps: Sequence[int], validation: Sequence[float], fraction: float = 0.99) -> int:
-    """The step of the first check at which the validation accuracy is a fraction of the run's best.
-
-    >>> steps_to_fraction([1000, 2000, 3000, 4000], [50.0, 98.9, 99.0, 100.0])
-    3000
-    """
-    _same_length(steps=steps, validation=validation)
-    return int(steps[check_at_fraction(validation, fraction)])
+    return int(np.argmax(np.asarray(validation) >= fraction * max(validation)))
 
 
 def should_stop(validation: Sequence[float], patience: int = 5) -> bool:
     """Whether none of the last ``patience`` checks was better than the best before them.
 
-    >>> should_stop([90.0, 95.0, 94.0, 95.0], patience=2)
-    True
-    >>> should_stop([90.0, 95.0, 94.0, 95.1], patience=2)
-    False
+    >>> should_stop([90.0, 95.0, 94.0, 95.0], 2), should_stop([90.0, 95.0, 94.0, 95.1], 2)
+    (True, False)
     """
-    if patience < 1:
-        raise InputError(f"patience must be at least 1 check, got {patience!r}")
     return len(validation) > 0 and len(validation) - 1 - best_check(validation) >= patience
 
 
@@ -94,10 +77,6 @@ class SeedResult:
     stopped: str
     """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up, ``"diverged"``."""
 
-    def as_json(self) -> dict[str, Any]:
-        """The line of ``results.jsonl``."""
-        return dataclasses.asdict(self)
-
 
 def summarise(
     seed: int,
@@ -108,28 +87,16 @@ def summarise(
     test: Sequence[float],
     train: float,
     stopped: str,
-    ms_per_step: float | None = None,
 ) -> SeedResult:
-    """The metrics of one seed from its checks.
-
-    Args:
-        seed: the seed.
-        steps, seconds, validation, test: one value per check, up to and including the check it stopped at.
-        train: training accuracy of the parameters with the best validation accuracy.
-        stopped: why it stopped, ``"patience"`` or ``"limit"``.
-        ms_per_step: milliseconds per step; by default the time of all steps over their number.
-    """
-    _same_length(steps=steps, seconds=seconds, validation=validation, test=test)
+    """The metrics of one seed from one value per check, up to and including the check it stopped at."""
     best, reached = best_check(validation), check_at_fraction(validation)
-    if ms_per_step is None:
-        ms_per_step = 1000 * float(seconds[-1]) / int(steps[-1]) if steps[-1] else math.nan
     return SeedResult(
         seed=int(seed),
         test=float(test[best]),
         train=float(train),
         steps=int(steps[reached]),
         seconds=float(seconds[reached]),
-        ms_per_step=float(ms_per_step),
+        ms_per_step=1000 * float(seconds[-1]) / int(steps[-1]),
         best_validation=float(validation[best]),
         best_step=int(steps[best]),
         last_step=int(steps[-1]),
@@ -153,8 +120,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        if len(values) == 0:
-            raise InputError("a mean needs at least one value, got none")
         array = np.asarray(values, dtype=np.float64)
         return cls(float(array.mean()), float(array.std()))
 
@@ -168,8 +133,6 @@ def architecture(widths: Sequence[int], skip: bool = False, levels: int = 0) -> 
     >>> architecture([128]), architecture([128] * 4, skip=True), architecture([64, 32], levels=2)
     ('1x128', '4x128+skip', '64-32+q2')
     """
-    if not widths:
-        raise InputError("widths must hold at least one hidden layer, got none")
     equal = len(set(widths)) == 1
     name = f"{len(widths)}x{widths[0]}" if equal else "-".join(str(w) for w in widths)
     return name + ("+skip" if skip else "") + (f"+q{levels}" if levels else "")
@@ -240,76 +203,45 @@ class Run:
     @property
     def test(self) -> Spread | None:
         """Test accuracy in percent. None, as all of these, where no seed has finished."""
-        return self._spread([r.test for r in self.results])
+        return self._spread("test")
 
     @property
     def train(self) -> Spread | None:
         """Training accuracy in percent."""
-        return self._spread([r.train for r in self.results])
+        return self._spread("train")
 
     @property
     def steps_k(self) -> Spread | None:
         """Thousands of steps to 99 % of the best validation accuracy."""
-        return self._spread([r.steps / 1000 for r in self.results])
+        return self._spread("steps", 1000)
 
     @property
     def seconds(self) -> Spread | None:
         """Seconds to 99 % of the best validation accuracy."""
-        return self._spread([r.seconds for r in self.results])
+        return self._spread("seconds")
 
     @property
     def ms_per_step(self) -> Spread | None:
-        return self._spread([r.ms_per_step for r in self.results])
+        return self._spread("ms_per_step")
 
-    @staticmethod
-    def _spread(values: list[float]) -> Spread | None:
-        return Spread.of(values) if values else None
+    def _spread(self, name: str, unit: int = 1) -> Spread | None:
+        return Spread.of([getattr(r, name) / unit for r in self.results]) if self.results else None
 
 
-_CONFIG = {"data": str, "model": str, "method": str, "widths": list, "skip": bool, "seeds": list}
-_CONFIG |= dict.fromkeys(("batch_size", "steps_per_batch", "max_steps", "check_every", "patience"), int)
-
+# --- Reading ---
 
 PACKED = ".runs.jsonl"
 """How the names of files of packed runs end."""
+_CONFIG = {"data": str, "model": str, "method": str, "widths": list, "skip": bool, "seeds": list}
+_CONFIG |= dict.fromkeys(("batch_size", "steps_per_batch", "max_steps", "check_every", "patience"), int)
+_LISTS = ("metrics", "results")
 
-_Lines: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
+_Line: TypeAlias = dict[str, Any]
 
 
 def read_run(folder: str | Path) -> Run:
     """Read a run's folder. A run that is still being written, or was interrupted, is read so far."""
-    folder = Path(folder)
-    config = folder / "config.json"
-    return _run(
-        folder,
-        str(config),
-        read_object(config),
-        _lines(folder / "metrics.jsonl"),
-        _lines(folder / "results.jsonl"),
-    )
-
-
-def read_packed(path: str | Path) -> tuple[Run, ...]:
-    """Read the runs of a packed file. Their folders are those that they had; they need not exist."""
-    path = Path(path)
-    if not path.read_bytes().endswith(b"\n"):
-        raise InputError(f"{path}: its last line has no end; get the file again, or pack the runs again")
-    runs = []
-    for where, line in read_lines(path):
-        place, config = line.get("run"), line.get("config")
-        if not isinstance(place, str) or PurePosixPath(place).is_absolute() or ".." in place.split("/"):
-            raise InputError(f"{where}: 'run' must be a path below {path.parent}, got {place!r}")
-        if not isinstance(config, dict):
-            raise InputError(f"{where}: 'config' must be an object, got {config!r}")
-        checks, results = (_packed_lines(where, name, line.get(name)) for name in ("metrics", "results"))
-        runs.append(_run(path.parent / place, where, config, checks, results))
-    return tuple(runs)
-
-
-def _packed_lines(where: str, name: str, values: Any) -> _Lines:
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise InputError(f"{where}: {name!r} must be a list of objects, got {values!r}")
-    return [(f"{where}, {name} {number}", value) for number, value in enumerate(values, start=1)]
+    return _checked(Path(folder), str(Path(folder) / "config.json"), *_contents(Path(folder)))
 
 
 def read_runs(folder: str | Path) -> tuple[Run, ...]:
@@ -320,20 +252,93 @@ def read_runs(folder: str | Path) -> tuple[Run, ...]:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; expected a folder of results")
-    found = {run.folder: run for path in sorted(folder.rglob(f"*{PACKED}")) for run in read_packed(path)}
+    found = {run.folder: run for path in _packed(folder) for run, _ in _read_packed(path)}
     found |= {path.parent: read_run(path.parent) for path in folder.rglob("config.json")}
     return tuple(found[path] for path in sorted(found))
 
 
-def _run(folder: Path, where: str, config: dict[str, Any], checks: _Lines, results: _Lines) -> Run:
-    _check_config(where, config)
+def _contents(folder: Path) -> tuple[_Line, list[list[tuple[str, _Line]]]]:
+    """What the files of a run hold: its settings, and lines with where they stand."""
+    paths = [folder / f"{name}.jsonl" for name in _LISTS]
+    lines = [list(read_lines(path)) if path.exists() else [] for path in paths]
+    return read_object(folder / "config.json"), lines
+
+
+def _packed(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(f"*{PACKED}"))
+
+
+def _read_packed(path: Path) -> Iterator[tuple[Run, _Line]]:
+    """The runs of a packed file, with their lines; their folders, which they had, need not exist."""
+    if not path.read_bytes().endswith(b"\n"):
+        raise InputError(f"{path}: its last line has no end; get the file again, or pack the runs again")
+    for where, line in read_lines(path):
+        place = line.get("run")
+        if not isinstance(place, str) or PurePosixPath(place).is_absolute() or ".." in place.split("/"):
+            raise InputError(f"{where}: 'run' must be a path below {path.parent}, got {place!r}")
+        if not isinstance(line.get("config"), dict):
+            raise InputError(f"{where}: 'config' must be an object, got {line.get('config')!r}")
+        for name in _LISTS:
+            values = line.get(name)
+            if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+                raise InputError(f"{where}: {name!r} must be a list of objects, got {values!r}")
+        lists = [
+            [(f"{where}, {name} {i}", value) for i, value in enumerate(line[name], 1)] for name in _LISTS
+        ]
+        yield _checked(path.parent / place, where, line["config"], lists), line
+
+
+def _checked(folder: Path, where: str, config: _Line, lists: list[list[tuple[str, _Line]]]) -> Run:
+    """A run, if that is what was read."""
+    for name, kind in _CONFIG.items():
+        value = _value(where, config, name, kind)
+        if kind is list and not value:
+            raise InputError(f"{where}: {name!r} is empty")
+        for item in value if kind is list else ():
+            _value(where, {name: item}, name, int)
+    checks, results = lists
     seeds = len(config["seeds"])
     return Run(
         folder,
         config,
         tuple(_check(place, line, seeds) for place, line in checks),
-        tuple(_seed_result(place, line) for place, line in results),
+        tuple(
+            SeedResult(
+                **{f.name: _value(place, line, f.name, f.type) for f in dataclasses.fields(SeedResult)}
+            )
+            for place, line in results
+        ),
     )
+
+
+def _check(where: str, line: _Line, seeds: int) -> Check:
+    def per_seed(name: str) -> tuple[float, ...]:
+        values = line.get(name)
+        if not isinstance(values, list) or len(values) != seeds:
+            raise InputError(
+                f"{where}: {name!r} must be a list of {seeds} numbers, one per seed; got {values!r}"
+            )
+        return tuple(math.nan if v is None else _value(where, {name: v}, name, float) for v in values)
+
+    step, seconds = _value(where, line, "step", int), _value(where, line, "seconds", float)
+    return Check(step, seconds, per_seed("loss"), per_seed("validation"), per_seed("test"))
+
+
+_WORDS = {int: "whole number", float: "number"}
+
+
+def _value(where: str, line: Mapping[str, Any], name: str, kind: Any) -> Any:
+    """A value of a line that must be of a kind."""
+    if name not in line:
+        raise InputError(f"{where}: {name!r} is missing; it has {', '.join(sorted(line))}")
+    value = line[name]
+    right = isinstance(value, int | float if kind is float else kind)
+    if not right or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{where}: {name!r} must be a {_WORDS.get(kind, kind.__name__)}, got {value!r}")
+    return float(value) if kind is float else value
+
+
+# --- Files ---
 
 
 def parse(text: str | bytes) -> Any:
@@ -357,27 +362,12 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def _check_config(where: str, config: Mapping[str, Any]) -> None:
-    for name, kind in _CONFIG.items():
-        if name not in config:
-            raise InputError(f"{where}: {name!r} is missing; it has {', '.join(sorted(config))}")
-        if not isinstance(config[name], kind):
-            raise InputError(f"{where}: {name!r} must be a {kind.__name__}, got {config[name]!r}")
-    for name in ("widths", "seeds"):
-        if not config[name]:
-            raise InputError(f"{where}: {name!r} is empty")
-        for value in config[name]:
-            _whole(where, name, value)
-
-
 def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSON-lines file, each with where it stands. A torn last line is left out.
 
     A line is torn where a process was killed while writing it: it has no end, and is not JSON.
     """
-    path = Path(path)
-    data = path.read_bytes()
-    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+    for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), start=1):
         where = f"{path}, line {number}"
         try:
             value = parse(line)
@@ -390,28 +380,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, value
 
 
-def write_atomically(path: str | Path, data: bytes) -> Path:
-    """Write a file, which is there whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with _naming(path):
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)  # a temporary file is for its owner alone
-            os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
-
-
-def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> Path:
+def write_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> Path:
     """Write a JSON-lines file."""
     return write_atomically(path, "".join(json.dumps(value) + "\n" for value in values).encode())
 
@@ -423,78 +392,58 @@ def write_object(path: Path, values: Mapping[str, Any]) -> Path:
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
     """Add an object to a JSON-lines file."""
-    with _naming(path), open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(value) + "\n")
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """A disk that is full does not say which file it has no room for: this does."""
     try:
-        yield
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(value) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
-        error.filename = error.filename or str(path)
+        error.filename = error.filename or str(path)  # a full disk does not say which file
         raise
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    return read_lines(path) if path.exists() else iter(())
+# --- Packing ---
 
 
-def _check(where: str, line: Mapping[str, Any], seeds: int) -> Check:
-    def per_seed(name: str) -> tuple[float, ...]:
-        values = line.get(name)
-        if not isinstance(values, list) or len(values) != seeds:
-            raise InputError(
-                f"{where}: {name!r} must be a list of {seeds} numbers, one per seed; got {values!r}"
-            )
-        return tuple(math.nan if v is None else _number(where, name, v) for v in values)
+def pack(folder: str | Path) -> tuple[Path, ...]:
+    """Pack all runs below a folder that have ended, and remove their files; the files that were written.
 
-    return Check(
-        step=_whole(where, "step", line.get("step")),
-        seconds=_number(where, "seconds", line.get("seconds")),
-        loss=per_seed("loss"),
-        validation=per_seed("validation"),
-        test=per_seed("test"),
-    )
-
-
-def _seed_result(where: str, line: dict[str, Any]) -> SeedResult:
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(SeedResult):
-        if field.name not in line:
-            raise InputError(f"{where}: {field.name!r} is missing; it has {', '.join(sorted(line))}")
-        if field.type is str:
-            values[field.name] = str(line[field.name])
-        elif field.type is int:
-            values[field.name] = _whole(where, field.name, line[field.name])
-        else:
-            values[field.name] = _number(where, field.name, line[field.name])
-    return SeedResult(**values)
+    The folder gets one file for each study, ``paper`` for the paper's tables, and ``quick`` for small
+    versions. What is packed already stays, but for runs that have a folder again. Runs that have not ended,
+    and other files in the folder of a run, are left alone.
+    """
+    folder = Path(folder)
+    studies: dict[str, list[Path]] = {}
+    for run in (read_run(path.parent) for path in folder.rglob("config.json")):
+        if run.finished:
+            studies.setdefault("quick" if run.quick else run.study or "paper", []).append(run.folder)
+    if not studies:
+        raise InputError(f"{folder}: no run to pack, none has ended; make some with pjax compare")
+    return tuple(_pack(folder, name, runs) for name, runs in sorted(studies.items()))
 
 
-def _whole(where: str, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{where}: {name!r} must be a whole number, got {value!r}")
-    return value
+def _pack(folder: Path, study: str, runs: list[Path]) -> Path:
+    path = folder / f"{study}{PACKED}"
+    lines = {run.folder: line for run, line in _read_packed(path)} if path.exists() else {}
+    for run in runs:
+        config, lists = _contents(run)
+        values = {name: [value for _, value in found] for name, found in zip(_LISTS, lists, strict=True)}
+        lines[run] = {"run": run.relative_to(folder).as_posix(), "config": config, **values}
+    write_lines(path, [lines[place] for place in sorted(lines)])
+    for run in runs:
+        for name in ("config.json", "metrics.jsonl", "results.jsonl"):  # without the first it is no run
+            (run / name).unlink(missing_ok=True)
+        while run != folder and not any(run.iterdir()):
+            run.rmdir()
+            run = run.parent
+    return path
 
 
-def _number(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{where}: {name!r} must be a number, got {value!r}")
-    return float(value)
-
-
-def _accuracies(values: Sequence[float]) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or array.size == 0:
-        raise InputError(f"expected one validation accuracy per check, got an array of shape {array.shape}")
-    if not np.isfinite(array).all():
-        raise InputError(f"validation accuracies must be finite, got {values!r}")
-    return array
-
-
-def _same_length(**sequences: Sequence[Any]) -> None:
-    if len({len(s) for s in sequences.values()}) > 1:
-        lengths = ", ".join(f"{name} has {len(s)}" for name, s in sequences.items())
-        raise InputError(f"expected one value per check everywhere: {lengths}")
+def unpack(folder: str | Path, below: str | Path) -> None:
+    """Write the folders of packed runs that lie below another, as training left them, if not there."""
+    for path in _packed(Path(folder)):
+        for run, line in _read_packed(path):
+            if run.folder.is_relative_to(below) and not (run.folder / "config.json").exists():
+                for name in _LISTS:
+                    write_lines(run.folder / f"{name}.jsonl", line[name])
+                write_object(run.folder / "config.json", line["config"])

@@ -1,27 +1,27 @@
 """Where the data sets come from, and the formats in which they are published.
 
-The digests and lengths of the published files are from the checksum lists of TensorFlow Datasets
-(``tensorflow_datasets/url_checksums``); several other projects pin the same digests.
+The digests and lengths of the published files, in ``downloads.csv``, are from the checksum lists of
+TensorFlow Datasets (``tensorflow_datasets/url_checksums``); several other projects pin the same digests.
 """
 
-import abc
+import csv
 import gzip
+import importlib.resources
 import io
 import itertools
 import math
 import tarfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pjax.errors import DataError
-from pjax.experiments._download import Progress
+from pjax.experiments.download import Progress
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -48,101 +48,77 @@ class File:
 
 
 @dataclass(frozen=True)
-class Source(abc.ABC):
+class Source:
     """The official source of a data set.
 
     Args:
-        page: where it is described.
-        files: what to download.
+        read: makes the arrays of the data set, from paths of its files, the numbers of rows to train on and
+            to test with, and who shows progress.
         train: how many rows there are to train on.
         test: how many rows there are to test with.
+        files: what to download.
     """
 
-    page: str
-    files: tuple[File, ...]
+    read: Callable[[Sequence[Path], int, int, Progress | None], dict[str, Array]]
     train: int
     test: int
-
-    @abc.abstractmethod
-    def read(self, paths: Sequence[Path], progress: Progress | None = None) -> dict[str, Array]:
-        """The arrays of the data set, from its files in the order of `files`."""
+    files: tuple[File, ...]
 
 
-@dataclass(frozen=True)
-class Mnist(Source):
+def _mnist(paths: Sequence[Path], train: int, test: int, _: Progress | None) -> dict[str, Array]:
     """Four files in the IDX format: images and labels to train on, images and labels to test with."""
-
-    def read(self, paths: Sequence[Path], progress: Progress | None = None) -> dict[str, Array]:  # noqa: ARG002
-        shapes = {
-            "x_train": (self.train, 28, 28),
-            "y_train": (self.train,),
-            "x_test": (self.test, 28, 28),
-            "y_test": (self.test,),
-        }
-        return {key: _read_idx(path, shape) for (key, shape), path in zip(shapes.items(), paths, strict=True)}
+    shapes = {"x_train": (train, 28, 28), "y_train": (train,), "x_test": (test, 28, 28), "y_test": (test,)}
+    return {key: _read_idx(path, shape) for (key, shape), path in zip(shapes.items(), paths, strict=True)}
 
 
-@dataclass(frozen=True)
-class Cifar10(Source):
+def _cifar10(paths: Sequence[Path], train: int, test: int, _: Progress | None) -> dict[str, Array]:
     """A tar archive with five files of images to train on and one to test with (the binary version).
 
     Each image is a byte of label and 3072 bytes of pixels, by colour, row and column.
     """
-
-    def read(self, paths: Sequence[Path], progress: Progress | None = None) -> dict[str, Array]:  # noqa: ARG002
-        (path,) = paths
-        members = {f"data_batch_{i}.bin": self.train // 5 for i in range(1, 6)} | {
-            "test_batch.bin": self.test
-        }
-        records = _read_members(path, {name: count * 3073 for name, count in members.items()})
-        rows = {name: np.frombuffer(blob, np.uint8).reshape(-1, 3073) for name, blob in records.items()}
-        test = rows.pop("test_batch.bin")
-        train = np.concatenate([rows[name] for name in members if name in rows])
-        x_train, x_test = (
-            np.ascontiguousarray(part[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-            for part in (train, test)
-        )
-        return {"x_train": x_train, "y_train": train[:, 0], "x_test": x_test, "y_test": test[:, 0]}
+    (path,) = paths
+    batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    lengths = dict.fromkeys(batches, train // 5 * 3073) | {"test_batch.bin": test * 3073}
+    found = _read_members(path, lengths)
+    arrays: dict[str, Array] = {}
+    for part, members in (("train", batches), ("test", ["test_batch.bin"])):
+        rows = np.frombuffer(b"".join(found[name] for name in members), np.uint8).reshape(-1, 3073)
+        images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        arrays |= {f"x_{part}": np.ascontiguousarray(images), f"y_{part}": rows[:, 0]}
+    return arrays
 
 
-@dataclass(frozen=True)
-class Higgs(Source):
+def _higgs(paths: Sequence[Path], train: int, test: int, progress: Progress | None) -> dict[str, Array]:
     """A table: the label, then 28 numbers a line. The last lines are those to test with."""
-
-    def read(self, paths: Sequence[Path], progress: Progress | None = None) -> dict[str, Array]:
-        (path,) = paths
-        total, done = self.train + self.test, 0
-        x, y = np.empty((total, 28), np.float32), np.empty(total, np.uint8)
-        size = path.stat().st_size
-        try:
-            with path.open("rb") as packed, gzip.open(packed) as lines:
-                each = iter(lambda: lines.readline(_LINE), b"")
-                while block := list(itertools.islice(each, _ROWS)):
-                    if done + len(block) > total:
-                        raise DataError(f"{path} has more than the expected {total} lines")
-                    table = _parse(block, path, done)
-                    rows = slice(done, done := done + len(block))
-                    y[rows], x[rows] = table[:, 0], table[:, 1:]
-                    if progress is not None:
-                        progress(packed.tell(), size, f"reading {path.name}")
-        except _DAMAGED as error:
-            raise _damaged(path, error) from error
-        if done != total:
-            raise DataError(f"{path} has {done} lines, expected {total}")
-        n = self.train
-        return {"x_train": x[:n], "y_train": y[:n], "x_test": x[n:], "y_test": y[n:]}
+    (path,) = paths
+    total, done = train + test, 0
+    x, y = np.empty((total, 28), np.float32), np.empty(total, np.uint8)
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as packed, gzip.open(packed) as lines:
+            each = iter(lambda: lines.readline(_LINE), b"")
+            while block := list(itertools.islice(each, _ROWS)):
+                if done + len(block) > total:
+                    raise DataError(f"{path} has more than the expected {total} lines")
+                table = _parse(block, path, done)
+                rows = slice(done, done := done + len(block))
+                y[rows], x[rows] = table[:, 0], table[:, 1:]
+                if progress is not None:
+                    progress(packed.tell(), size, f"reading {path.name}")
+    except _DAMAGED as error:
+        raise _damaged(path, error) from error
+    if done != total:
+        raise DataError(f"{path} has {done} lines, expected {total}")
+    return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:]}
 
 
-@dataclass(frozen=True)
-class Shakespeare(Source):
-    """A text of `train` + `test` bytes, as it is."""
-
-    def read(self, paths: Sequence[Path], progress: Progress | None = None) -> dict[str, Array]:  # noqa: ARG002
-        (path,) = paths
-        text = path.read_bytes()
-        if len(text) != self.train + self.test:
-            raise DataError(f"{path} has {len(text)} bytes, expected {self.train + self.test}")
-        return {"text": np.frombuffer(text, np.uint8)}
+def _shakespeare(paths: Sequence[Path], train: int, test: int, _: Progress | None) -> dict[str, Array]:
+    """A text of so many bytes, as it is."""
+    (path,) = paths
+    text = path.read_bytes()
+    if len(text) != train + test:
+        raise DataError(f"{path} has {len(text)} bytes, expected {train + test}")
+    return {"text": np.frombuffer(text, np.uint8)}
 
 
 def _read_idx(path: Path, shape: tuple[int, ...]) -> Array:
@@ -251,83 +227,20 @@ def _damaged(path: Path, error: BaseException) -> DataError:
     return DataError(f"{path} is damaged: {error or type(error).__name__}. Remove it and download it again")
 
 
-_MNIST = (
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-)
+def _files(data: str) -> tuple[File, ...]:
+    """The files of a data set, by the list that comes with the package."""
+    text = importlib.resources.files("pjax.experiments").joinpath("downloads.csv").read_text(encoding="utf-8")
+    return tuple(
+        File(tuple(line["urls"].split()), line["sha256"], int(line["size"]))
+        for line in csv.DictReader(text.splitlines())
+        if line["data"] == data
+    )
 
 
-def _mnist(name: str, sha256: str, size: int) -> File:
-    return File(tuple(base + name for base in _MNIST), sha256, size)
-
-
-OFFICIAL: Mapping[str, Source] = MappingProxyType(
-    {
-        "mnist": Mnist(
-            page="https://yann.lecun.com/exdb/mnist/",
-            files=(
-                _mnist(
-                    "train-images-idx3-ubyte.gz",
-                    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    9912422,
-                ),
-                _mnist(
-                    "train-labels-idx1-ubyte.gz",
-                    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    28881,
-                ),
-                _mnist(
-                    "t10k-images-idx3-ubyte.gz",
-                    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    1648877,
-                ),
-                _mnist(
-                    "t10k-labels-idx1-ubyte.gz",
-                    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                    4542,
-                ),
-            ),
-            train=60_000,
-            test=10_000,
-        ),
-        "cifar10": Cifar10(
-            page="https://www.cs.toronto.edu/~kriz/cifar.html",
-            files=(
-                File(
-                    ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
-                    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                    170052171,
-                ),
-            ),
-            train=50_000,
-            test=10_000,
-        ),
-        "higgs": Higgs(
-            page="https://archive.ics.uci.edu/dataset/280/higgs",
-            files=(
-                File(
-                    ("https://archive.ics.uci.edu/ml/machine-learning-databases/00280/HIGGS.csv.gz",),
-                    "ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698",
-                    2816407858,
-                ),
-            ),
-            train=10_500_000,
-            test=500_000,
-        ),
-        "shakespeare": Shakespeare(
-            page="https://github.com/karpathy/char-rnn",
-            files=(
-                File(
-                    (
-                        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-                    ),
-                    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-                    1115394,
-                ),
-            ),
-            train=892_315,
-            test=223_079,
-        ),
-    }
-)
+OFFICIAL: Mapping[str, Source] = {
+    "mnist": Source(_mnist, 60_000, 10_000, _files("mnist")),
+    "cifar10": Source(_cifar10, 50_000, 10_000, _files("cifar10")),
+    "higgs": Source(_higgs, 10_500_000, 500_000, _files("higgs")),
+    "shakespeare": Source(_shakespeare, 892_315, 223_079, _files("shakespeare")),
+}
 """The official sources, by the name of the data set."""

@@ -1,7 +1,13 @@
-"""The network of a run, and a batch of zeros: for what depends on shapes alone, and needs no data."""
+"""What depends on the shapes of a run's network alone, and needs no data.
+
+Groups of samples send each other a sum over all of them, of every parameter, for each exchange. Sums go
+around a ring, in which every device sends 2 (n - 1) / n times its message. A test holds this against compiled
+programs.
+"""
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -9,8 +15,10 @@ import jax.numpy as jnp
 
 from pjax import nn
 from pjax.errors import InputError
+from pjax.experiments import config as configuration
 from pjax.experiments import data, methods, models
 from pjax.experiments.config import Config
+from pjax.experiments.results import Run
 from pjax.optim import Solver
 
 
@@ -28,14 +36,36 @@ def example(config: Config) -> tuple[Callable[[Any], Any], dict[str, Any], Solve
     return method.loss(model, x, y), jax.eval_shape(model.init, jax.random.key(0)), method.solver
 
 
-def parameters(config: Config) -> int:
-    """How many numbers a run trains."""
+def message(config: Config) -> int:
+    """Bytes that a device gives to one exchange: four for each parameter.
+
+    >>> message(Config(data="digits", widths=(16,), method="adam")) == 4 * (64 * 16 + 16 + 16 * 10)
+    True
+    """
     model, _, _ = _network(config)
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+    return 4 * sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+
+
+def exchanges(config: Config) -> Fraction:
+    """How often groups exchange their parameters, or what is to be done to them, on one batch.
+
+    >>> exchanges(Config(method="ap:steps=10:groups=8:sync_every=5")), exchanges(Config(method="adam"))
+    (Fraction(2, 1), Fraction(1, 1))
+    >>> exchanges(Config(method="adam:groups=8:sync_every=100"))
+    Fraction(1, 100)
+    """
+    return Fraction(config.steps_per_batch, methods.split(config.method)[1].get("sync_every", 1))
+
+
+def sent(run: Run) -> tuple[Fraction, float]:
+    """Exchanges of a run on one batch, and bytes that each device sends; every group has one of its own."""
+    config = configuration.read(run.folder / "config.json", run.config)
+    groups, often = methods.split(config.method)[1].get("groups", 1), exchanges(config)
+    return often, 2 * (groups - 1) / groups * message(config) * float(often)
 
 
 def _network(config: Config) -> tuple[nn.Module, jax.Array, jax.Array]:
-    """The network of a method that projects or backpropagates, and a batch."""
+    """The network of a method that projects or backpropagates, and a batch of zeros."""
     x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length or 1)
     shape = (math.prod(x.shape[1:]),) if config.model == "mlp" else x.shape[1:]
     model = models.make(config.model, shape, config.widths, classes, skip=config.skip, levels=config.levels)

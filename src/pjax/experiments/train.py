@@ -19,24 +19,13 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings
+from pjax.experiments import checkpoint, endings, results
 from pjax.experiments import config as configuration
-from pjax.experiments._lock import Lock
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
-from pjax.experiments.results import (
-    Run,
-    SeedResult,
-    append_line,
-    read_lines,
-    read_object,
-    read_run,
-    should_stop,
-    summarise,
-    write_lines,
-    write_object,
-)
+from pjax.experiments.results import Run, SeedResult, read_run
+from pjax.tools.files import Lock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,19 +114,19 @@ def time_again(folder: str | Path) -> float:
     """
     folder = Path(folder)
     config = configuration.read(folder / "config.json")
-    about = read_object(folder / "config.json")
+    about = results.read_object(folder / "config.json")
     if about.get("device") != device():
         raise InputError(f"{folder}: was run on {about.get('device')}, cannot be timed on {device()}")
     with _alone(folder):
         loop = Loop(config)
         milliseconds = loop.milliseconds(loop.start())
         for name, key in (("metrics", "step"), ("results", "steps")):
-            lines = [line for _, line in read_lines(folder / f"{name}.jsonl")]
+            lines = [line for _, line in results.read_lines(folder / f"{name}.jsonl")]
             for line in lines:
                 line["seconds"] = round(line[key] * milliseconds / 1000, _DIGITS)
                 if "ms_per_step" in line:
                     line["ms_per_step"] = milliseconds
-            write_lines(folder / f"{name}.jsonl", lines)
+            results.write_lines(folder / f"{name}.jsonl", lines)
     return milliseconds
 
 
@@ -168,25 +157,31 @@ def _prepare(
     limits: dict[str, int],
     held: contextlib.ExitStack,
 ) -> dict[str, Any]:
-    """What a run is, where, whether it has ended, and whether there is a checkpoint to go on from.
+    """What a run is, where, whether it has ended, and the checkpoint to go on from.
 
     Its folder is this process's alone as long as ``held`` is open, unless the run has ended.
     """
+    finished, last = False, None
     if folder is None:
         if resume:
             raise InputError("say which run to resume: its folder is missing")
         config = config or Config()
-        return _plan(config, _new_folder(config, held))
-    folder = Path(folder)
-    decided, finished = _look(config, folder, resume, limits)
-    if finished:
-        return _plan(decided, folder, finished)
-    held.enter_context(_alone(folder))
-    decided, finished = _look(config, folder, resume, limits)  # again: until now another one may have written
-    last = None if finished else checkpoint.last(folder)
-    if last is None and limits and read_run(folder).finished:
-        raise InputError(f"{folder}: there is no checkpoint, so the run cannot go on")
-    return _plan(decided, folder, finished, last)
+        folder = _new_folder(config, held)
+    else:
+        folder, given = Path(folder), config
+        config, finished = _look(given, folder, resume, limits)
+        if not finished:
+            held.enter_context(_alone(folder))
+            config, finished = _look(given, folder, resume, limits)  # again: another may have written
+            last = None if finished else checkpoint.last(folder)
+            if last is None and limits and read_run(folder).finished:
+                raise InputError(f"{folder}: there is no checkpoint, so the run cannot go on")
+    return {
+        "config": config.as_json(),
+        "folder": str(folder.absolute()),
+        "finished": finished,
+        "checkpoint": last and str(last.absolute()),
+    }
 
 
 def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, int]) -> tuple[Config, bool]:
@@ -205,18 +200,13 @@ def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, i
         lines = ", ".join(f"{name} is {b!r} there and {a!r} here" for name, (a, b) in different.items())
         raise InputError(f"{folder}: the run there is another one: {lines}")
     run = read_run(folder)
-    wanted = _longer(saved, run, limits)
-    return wanted, run.finished and wanted == saved
-
-
-def _longer(saved: Config, run: Run, limits: dict[str, int]) -> Config:
-    """The settings of a run that goes on, perhaps to more steps."""
     made = run.checks[-1].step if run.checks else 0
     if limits.get("max_steps", made) < made:
         raise InputError(
-            f"{run.folder}: has made {made} steps; max_steps must be more, got {limits['max_steps']}"
+            f"{folder}: has made {made} steps; max_steps must be more, got {limits['max_steps']}"
         )
-    return Config(**(dataclasses.asdict(saved) | limits))
+    wanted = Config(**(dataclasses.asdict(saved) | limits))
+    return wanted, run.finished and wanted == saved
 
 
 def _has_begun(folder: Path) -> bool:
@@ -225,10 +215,10 @@ def _has_begun(folder: Path) -> bool:
     return checkpoint.exists(folder) or any(file.exists() and file.stat().st_size for file in files)
 
 
-def _new_folder(config: Config, held: contextlib.ExitStack, parent: str | Path = "runs") -> Path:
+def _new_folder(config: Config, held: contextlib.ExitStack) -> Path:
     """A folder in which there was no run. Whoever makes it first has it."""
     for number in itertools.count(1):
-        folder = Path(parent) / (config.name if number == 1 else f"{config.name}-{number}")
+        folder = Path("runs") / (config.name if number == 1 else f"{config.name}-{number}")
         with contextlib.suppress(FileExistsError):
             held.enter_context(_alone(folder, new=True))
             break
@@ -256,17 +246,6 @@ def _alone(folder: Path, *, new: bool = False) -> Iterator[None]:
         yield
 
 
-def _plan(
-    config: Config, folder: Path, finished: bool = False, checkpoint: Path | None = None
-) -> dict[str, Any]:
-    return {
-        "config": config.as_json(),
-        "folder": str(folder.absolute()),
-        "finished": finished,
-        "checkpoint": checkpoint and str(checkpoint.absolute()),
-    }
-
-
 @contextlib.contextmanager
 def _own_folder(folder: str, config: Config, devices: Devices) -> Iterator[Path]:
     """The run's folder, or one that does not stay on other processes than the first."""
@@ -274,7 +253,7 @@ def _own_folder(folder: str, config: Config, devices: Devices) -> Iterator[Path]
         yield Path(folder)
         return
     with tempfile.TemporaryDirectory() as own:
-        write_object(Path(own) / "config.json", config.as_json())
+        results.write_object(Path(own) / "config.json", config.as_json())
         yield Path(own)
 
 
@@ -321,8 +300,13 @@ class _Trainer:
         params = self.loop.params(self.state)
         self.best = self.loop.chosen([], params, params)
         self.batch = 0
-        self._write_config()
-        self._write_checks()
+        about = {
+            "device": device(self.devices.count),
+            "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+            | {"python": platform.python_version()},
+        }
+        results.write_object(self.folder / "config.json", self.config.as_json() | about)
+        results.write_lines(self.folder / "metrics.jsonl", self.checks)
 
     def restore(self, path: Path) -> None:
         expected = _expected(self.loop)
@@ -342,7 +326,8 @@ class _Trainer:
         self.batch, self.checks, self.ms_per_step = note["batch"], note["checks"], note["ms_per_step"]
         if Config.from_json(note["config"]) != self.config:
             self._extend()
-        self._write_checks()
+        # All checks that count: a run that was killed may have written one that will be made again.
+        results.write_lines(self.folder / "metrics.jsonl", self.checks)
 
     def _extend(self) -> None:
         """Go on with other limits. Stopped in between, the run is unfinished, and ends as it had."""
@@ -354,7 +339,7 @@ class _Trainer:
             )
         (self.folder / "results.jsonl").unlink(missing_ok=True)
         file = self.folder / "config.json"
-        write_object(file, read_object(file) | self.config.as_json())
+        results.write_object(file, results.read_object(file) | self.config.as_json())
 
     def save(self) -> None:
         tree = {"state": self.state, "best": self.best}
@@ -371,18 +356,6 @@ class _Trainer:
         kind = ".orbax" if self.devices.count > 1 else ".npz"
         checkpoint.save(checkpoint.path(self.shared, self.batch, kind), tree, note)
 
-    def _write_config(self) -> None:
-        about = {
-            "device": device(self.devices.count),
-            "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
-            | {"python": platform.python_version()},
-        }
-        write_object(self.folder / "config.json", self.config.as_json() | about)
-
-    def _write_checks(self) -> None:
-        """All checks that count: a run that was killed may have written one that will be made again."""
-        write_lines(self.folder / "metrics.jsonl", self.checks)
-
     # --- Running ---
 
     def run(self) -> None:
@@ -393,8 +366,8 @@ class _Trainer:
         while active := self._active():
             self._until_check(active)
         train = self.loop.accuracy(self.best, "train")
-        results = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
-        write_lines(self.folder / "results.jsonl", [result.as_json() for result in results])
+        found = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
+        results.write_lines(self.folder / "results.jsonl", [dataclasses.asdict(result) for result in found])
 
     @property
     def _step(self) -> int:
@@ -415,7 +388,7 @@ class _Trainer:
         if self.checks and None in self._history("loss", i):
             return "diverged"
         validation = self._history("validation", i)
-        if self.config.patience and should_stop(validation, self.config.patience):
+        if self.config.patience and results.should_stop(validation, self.config.patience):
             return "patience"
         if len(validation) < len(self.checks):  # before the others, with the patience of then
             return "patience"
@@ -425,11 +398,12 @@ class _Trainer:
         before = self.checks[-1]["seconds"] if self.checks else 0.0
         batches = self.loop.batches_until_check(self.batch)
         steps = batches * self.loop.method.steps_per_batch
-        made = [0.0]
+        made = 0.0
 
         def on_call(steps: float, loss: float) -> None:
-            made[0] += steps
-            self.tell(self._step + made[0], loss, ms_per_step=self.ms_per_step)
+            nonlocal made
+            made += steps
+            self.tell(self._step + made, loss, ms_per_step=self.ms_per_step)
 
         self.state, losses, seconds = self.loop.advance(self.state, self.batch, active, on_call)
         if self.loop.together:
@@ -439,11 +413,12 @@ class _Trainer:
         params = self.loop.params(self.state)
         # Rounded as they are written: a resumed run, which reads them, must decide the same.
         accuracy = {name: self.loop.accuracy(params, split).round(_DIGITS) for name, split in _SPLITS.items()}
-        better = []
-        for i in active:
-            history = self._history("validation", i)
-            if math.isfinite(losses[i]) and (not history or accuracy["validation"][i] > max(history)):
-                better.append(i)
+        better = [
+            i
+            for i in active
+            if math.isfinite(losses[i])
+            and accuracy["validation"][i] > max(self._history("validation", i), default=-1.0)
+        ]
         if better:
             self.best = self.loop.chosen(better, params, self.best)
         self.batch += batches
@@ -452,7 +427,7 @@ class _Trainer:
         for name, values in accuracy.items():
             check[name] = _per_seed({i: float(values[i]) for i in active}, self.config.seeds)
         self.checks.append(check)
-        append_line(self.folder / "metrics.jsonl", check)
+        results.append_line(self.folder / "metrics.jsonl", check)
         self.save()
         means = {name: float(np.mean([values[i] for i in active])) for name, values in accuracy.items()}
         loss = float(np.mean([losses[i] for i in active]))
@@ -461,7 +436,7 @@ class _Trainer:
     def _result(self, i: int, train: float) -> SeedResult:
         validation = self._history("validation", i)
         length = len(validation)
-        return summarise(
+        return results.summarise(
             self.config.seeds[i],
             steps=[check["step"] for check in self.checks[:length]],
             seconds=[check["seconds"] for check in self.checks[:length]],

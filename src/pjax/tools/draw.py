@@ -14,6 +14,7 @@ from pjax.tools.drawing.diagram import Diagram, diagram_of
 from pjax.tools.drawing.dot import dot_text
 from pjax.tools.drawing.mermaid import mermaid_text
 from pjax.tools.drawing.svg import svg_text
+from pjax.tools.files import write_atomically
 from pjax.tools.given import constant_names, given
 
 SUFFIXES = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
@@ -48,8 +49,6 @@ class Drawing:
 
         The file is there whole, or not at all.
         """
-        from pjax.experiments.results import write_atomically
-
         suffix = Path(path).suffix.lower()
         if suffix not in SUFFIXES:
             raise InputError(f"drawings are saved as {', '.join(SUFFIXES)}; got {os.fspath(path)!r}")

@@ -70,14 +70,10 @@ def spell(architecture: str) -> str:
     return f"{text}, {levels} levels" if levels else text
 
 
-def data_label(name: str) -> str:
-    return paper.DATA_LABELS.get(name, name)
-
-
 def describe(runs: Sequence[Run]) -> str:
     """What the runs train: ``MLP on MNIST``."""
     models = "/".join(dict.fromkeys(run.model.upper() for run in runs))
-    return f"{models} on {'/'.join(dict.fromkeys(data_label(run.data) for run in runs))}"
+    return f"{models} on {'/'.join(dict.fromkeys(paper.DATA_LABELS.get(run.data, run.data) for run in runs))}"
 
 
 def about(runs: Sequence[Run]) -> str:
@@ -91,14 +87,8 @@ def about(runs: Sequence[Run]) -> str:
 
 
 def seeds_in_words(runs: Sequence[Run]) -> str:
-    """The number of seeds, ``5 seeds``, or their range.
-
-    >>> seeds_in_words([])
-    'no seeds'
-    """
-    numbers = sorted({len(run.seeds) for run in runs})
-    if not numbers:
-        return "no seeds"
-    if len(numbers) > 1:
-        return f"{numbers[0]} to {numbers[-1]} seeds"
-    return "1 seed" if numbers[0] == 1 else f"{numbers[0]} seeds"
+    """The number of seeds, ``5 seeds``, or their range."""
+    low, *more = sorted({len(run.seeds) for run in runs})
+    if more:
+        return f"{low} to {more[-1]} seeds"
+    return "1 seed" if low == 1 else f"{low} seeds"

@@ -1,21 +1,54 @@
-"""A lock of the operating system on a file: one process at a time has it, and one that dies loses it.
-
-Where a file system has no locks everyone gets one.
-"""
+"""Files that are there whole or not at all, and locks: one process at a time has one."""
 
 import contextlib
 import errno
 import os
+import secrets
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
+@contextlib.contextmanager
+def replacing(path: Path, temporary: Path | None = None) -> Iterator[IO[bytes]]:
+    """A file to write that takes the place of `path` when the block ends well, and vanishes when it does not.
+
+    Args:
+        path: the name that the file shall get. Its folder is made if need be.
+        temporary: its name until then, on the same file system; by default beside `path`.
+    """
+    temporary = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say which file it has no room for
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: str | Path, data: bytes) -> Path:
+    """Write a file, which is there whole or not at all."""
+    with replacing(Path(path)) as file:
+        file.write(data)
+    return Path(path)
+
+
 class Lock:
-    """The lock of a file, which is made when the lock is taken, and removed when it is given back."""
+    """The operating system's lock of a file, which is made when the lock is taken, and removed afterwards.
+
+    A process that dies loses it. Where a file system has no locks everyone gets one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,0 +1,255 @@
+"""Ways of training a network, behind one interface: projections, and backpropagation with SGD and Adam.
+
+Feedback Alignment and Forward-Forward are in `baselines`. All are pure functions on a state that is a pytree
+of arrays, so that one loop compiles, times and saves any of them.
+"""
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import pjax
+from pjax import nn, optim
+from pjax.experiments.checks import check_name
+
+Params = dict[str, jax.Array]
+State = Any
+
+
+class Method(abc.ABC):
+    """A way of training a network. Implementations are frozen dataclasses of hyperparameters."""
+
+    steps_per_batch: int = 1
+    """How many steps one update counts for."""
+    differentiates: bool = False
+    """Whether it needs derivatives, and so a stand-in for those of a staircase."""
+    divided: tuple[str, ...] = ()
+    """Entries of the state whose arrays may be divided over devices along their first axis."""
+
+    def inputs(self, shape: tuple[int, ...], classes: int) -> tuple[int, ...]:  # noqa: ARG002
+        """The shape of one input that the network must take, given that of the data."""
+        return shape
+
+    @abc.abstractmethod
+    def init(self, model: nn.Module, key: jax.Array) -> State:
+        """The state before the first update."""
+
+    def params(self, state: State) -> Params:
+        """The network's parameters in a state."""
+        found: Params = state["params"]
+        return found
+
+    def with_params(self, state: State, params: Params) -> State:
+        """A state with other parameters of the network."""
+        return {**state, "params": params}
+
+    @abc.abstractmethod
+    def update(
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
+    ) -> tuple[State, jax.Array]:
+        """Train on one batch. Returns the new state, and the mean loss before the update."""
+
+    def scores(self, model: nn.Module, params: Params, x: jax.Array) -> jax.Array:
+        """One score per class; the largest is the prediction."""
+        logits: jax.Array = model.apply(params, x)
+        return logits
+
+
+@dataclasses.dataclass(frozen=True)
+class Projections(Method):
+    """A projection method of `pjax.optim` on the cross-entropy."""
+
+    solver: optim.Solver
+    loss_scale: float = 5.0
+    """The factor λ of the loss in its proximal operator."""
+    prox: str = "newton"
+    """The exact proximal operator, or ``"fixed_point"``, the paper's iteration."""
+    precision: str | None = None
+    """Of the network's arithmetic, see `evaluated`."""
+
+    @property
+    def steps_per_batch(self) -> int:  # type: ignore[override]
+        return self.solver.steps_per_update
+
+    def init(self, model: nn.Module, key: jax.Array) -> State:
+        params = model.init(key)
+        return {"params": params, "optimizer": self.solver.init(params)}
+
+    def update(
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
+    ) -> tuple[State, jax.Array]:
+        del key
+
+        def loss(params: Params, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return self.loss(model, *batch)(params)
+
+        with products(self.precision):
+            params, optimizer, value = self.solver.update(
+                loss, state["params"], state["optimizer"], batch=(x, y)
+            )
+        return {"params": params, "optimizer": optimizer}, value
+
+    def loss(self, model: nn.Module, x: jax.Array, y: jax.Array) -> Callable[[Params], jax.Array]:
+        """The function of the parameters that is projected, on one batch."""
+
+        def losses(params: Params) -> jax.Array:
+            found: jax.Array = pjax.cross_entropy(
+                evaluated(model, params, x, self.precision), y, self.loss_scale, self.prox
+            )
+            return found
+
+        return losses
+
+
+@dataclasses.dataclass(frozen=True)
+class Descent(Method):
+    """A gradient, or what stands for one, with SGD or Adam of optax."""
+
+    optimiser: str = "adam"
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_name(f"{type(self).__name__}: optimiser", self.optimiser, ("adam", "sgd"))
+
+    def init(self, model: nn.Module, key: jax.Array) -> State:
+        params = model.init(key)
+        return {"params": params, "optimizer": self._optimiser.init(params)}
+
+    def update(
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
+    ) -> tuple[State, jax.Array]:
+        value, gradient = self.gradient(model, state, x, y, key)
+        updates, optimizer = self._optimiser.update(gradient, state["optimizer"], state["params"])
+        params = jax.tree.map(jnp.add, state["params"], updates)
+        return {**state, "params": params, "optimizer": optimizer}, value
+
+    @abc.abstractmethod
+    def gradient(
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Params]:
+        """The mean loss, and where it grows."""
+
+    @property
+    def _optimiser(self) -> Any:
+        return transformation(self.optimiser, self.learning_rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradient(Descent):
+    """Backpropagation of the mean cross-entropy; ``precision`` is that of the network, see `evaluated`."""
+
+    precision: str | None = None
+
+    differentiates = True
+
+    def gradient(
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Params]:
+        del key
+
+        def loss(params: Params) -> jax.Array:
+            return mean_cross_entropy(evaluated(model, params, x, self.precision), y)
+
+        with products(self.precision):
+            return jax.value_and_grad(loss)(state["params"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart(Method):
+    """A method that groups of samples follow apart. After some batches they average their parameters.
+
+    The state's parameters are those of the last exchange. What else a group has, as Adam's moments, it keeps.
+    """
+
+    method: Method
+    groups: int
+    batches: int
+
+    divided = ("groups",)
+
+    @property
+    def steps_per_batch(self) -> int:  # type: ignore[override]
+        return self.method.steps_per_batch
+
+    @property
+    def differentiates(self) -> bool:  # type: ignore[override]
+        return self.method.differentiates
+
+    def init(self, model: nn.Module, key: jax.Array) -> State:
+        one = self.method.init(model, key)
+        return {"params": one["params"], "groups": self._each(one), "batches": jnp.zeros((), jnp.int32)}
+
+    def with_params(self, state: State, params: Any) -> State:
+        groups = {**state["groups"], "params": self._each(params)}
+        return {**state, "params": params, "groups": groups}
+
+    def update(
+        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
+    ) -> tuple[State, jax.Array]:
+        x, y = (a.reshape(self.groups, -1, *a.shape[1:]) for a in (x, y))
+
+        def one(group: State, x: jax.Array, y: jax.Array) -> tuple[State, jax.Array]:
+            return self.method.update(model, group, x, y, key)
+
+        groups, losses = jax.vmap(one)(state["groups"], x, y)
+        batches = state["batches"] + 1
+
+        def exchange(state: State) -> State:
+            params = jax.tree.map(lambda leaf: jnp.mean(leaf, 0), state["groups"]["params"])
+            return {**state, "params": params, "groups": {**state["groups"], "params": self._each(params)}}
+
+        state = {"params": state["params"], "groups": groups, "batches": batches}
+        return jax.lax.cond(batches % self.batches == 0, exchange, lambda s: s, state), jnp.mean(losses)
+
+    def _each(self, tree: Any) -> Any:
+        """For every group the same."""
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.groups, *jnp.shape(leaf))), tree)
+
+
+PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32", "bfloat16": "bfloat16"}
+"""What products are computed in, by the name of a precision."""
+
+
+def products(precision: str | None) -> Any:
+    """A context in which products have a precision; by default the device's own."""
+    if precision is None:
+        return contextlib.nullcontext()
+    return jax.default_matmul_precision(PRECISIONS[precision])
+
+
+def evaluated(model: nn.Module, params: Params, x: jax.Array, precision: str | None) -> jax.Array:
+    """The logits of a network; with ``"bfloat16"`` all values of the network are of that type."""
+    if precision == "bfloat16":
+        params, x = jax.tree.map(_narrow, (params, x))
+    logits: jax.Array = model.apply(params, x)
+    return logits.astype(jnp.float32)
+
+
+def _narrow(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def mean_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """The mean over all samples, and positions, of the cross-entropy.
+
+    >>> round(float(mean_cross_entropy(jnp.zeros((2, 4)), jnp.array([0, 3]))), 4)
+    1.3863
+    """
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)
+    return -jnp.mean(chosen)
+
+
+TINY = 1e-16
+"""Adam's ``eps`` for moves, which may be much smaller than gradients: few of the many copies move."""
+
+
+def transformation(optimiser: str, learning_rate: float, eps: float = 1e-8) -> Any:
+    """An optax transformation by name."""
+    import optax  # the command line need not wait for it to print its help
+
+    return optax.sgd(learning_rate) if optimiser == "sgd" else optax.adam(learning_rate, eps=eps)

@@ -1,0 +1,462 @@
+"""Tables of results, in Markdown, CSV and LaTeX: each number beside that of the paper, or beside Adam's."""
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from pjax.experiments import depth, methods, paper, structure
+from pjax.experiments.results import Run, Spread
+from pjax.experiments.words import MISSING, apart, describe, method_label, seeds_in_words, spell
+
+METRICS = dict(
+    zip(paper.METRICS, ["Test (%)", "Train (%)", "Steps (k)", "Time (s)", "Time/step (ms)"], strict=True)
+)
+STUDIES = {
+    "learning": "Learning",
+    "quantised": "Weights and activations of few levels",
+    "ablation": "What helps, and what does not",
+    "precision": "Precision of the arithmetic",
+    "exchanges": "Fewer exchanges",
+}
+TIMED = ("learning",)
+"""Studies whose times are those of one run alone."""
+
+_Grid: TypeAlias = tuple[list[str], list[list[str]]]
+"""Header and rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Runs that belong together, in the order in which they are shown."""
+
+    name: str
+    """A word for files and labels: ``mlp-mnist``, ``quick-mlp-mnist``."""
+    runs: tuple[Run, ...]
+
+    @property
+    def title(self) -> str:
+        study = f"{STUDIES.get(self.study, self.study)}: " if self.study else ""
+        return study + describe(self.runs) + (" (quick version)" if self.quick else "")
+
+    @property
+    def study(self) -> str:
+        """What study it is of; empty for the paper's tables."""
+        return self.runs[0].study
+
+    @property
+    def quick(self) -> bool:
+        return self.runs[0].quick
+
+    def label(self, run: Run) -> str:
+        """The method; with its seed or folder where there are several runs of it."""
+        return method_label(run.method) + apart(run, self.runs)
+
+    def grid(self) -> _Grid:
+        header = ["Architecture", "Method"]
+        if self.study:
+            header += _header_beside_adam(self.study)
+        else:
+            for metric, title in METRICS.items():
+                header += [title, "paper", "diff."] if metric == "test" else [title, "paper"]
+        rows, last = [], ""
+        for run in self.runs:
+            cells = _cells_beside_adam(run, self.runs) if self.study else _cells(run)
+            name = spell(run.architecture)
+            rows.append([name if name != last else "", self.label(run), *cells])
+            last = name
+        return header, rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A depth study on one device."""
+
+    name: str
+    rows: tuple[depth.Row, ...]
+
+    @property
+    def title(self) -> str:
+        return f"Depth on {self.rows[0].device}"
+
+    @property
+    def caption(self) -> str:
+        first = self.rows[0]
+        return (
+            f"MLP with {first.width} units per hidden layer, one sample of {first.inputs} numbers, "
+            f"{first.steps} steps inside one compiled loop; times are medians of {first.repeats} repeats. "
+            "Columns are numbers of hidden layers."
+        )
+
+    def grids(self) -> dict[str, _Grid]:
+        """Tables by title."""
+        found = {(row.method, row.depth): row for row in self.rows}
+        depths = sorted({row.depth for row in self.rows})
+        header = ["Method", *map(str, depths)]
+
+        def grid(value: Callable[[depth.Row], float | None]) -> _Grid:
+            def cell(key: tuple[str, int]) -> str:
+                number = value(found[key]) if key in found else None
+                return MISSING if number is None else f"{number:.{_digits(number, 'seconds')}f}"
+
+            names = dict.fromkeys(row.method for row in self.rows)
+            return header, [[method_label(name), *(cell((name, d)) for d in depths)] for name in names]
+
+        return {
+            "Milliseconds per step": grid(lambda row: row.ms_per_step),
+            "Temporary memory in KiB": grid(lambda r: None if r.temp_bytes is None else r.temp_bytes / 1024),
+            "Seconds to trace and compile": grid(lambda row: row.compile_seconds),
+        }
+
+
+# --- What a table says of itself ---
+
+_BESIDE = (
+    "Adam is backpropagation with Adam (1e-3). Test: of the parameters with the best validation accuracy. "
+    "To 97%: until the mean test accuracy is that much of Adam's at the end; – where it never is."
+)
+_SENT = (
+    "Exchanges: how often groups average their parameters, or gradients, on a batch. MB: what each device "
+    "has sent, with a device for each group and sums around a ring."
+)
+
+
+def caption(table: Table) -> str:
+    """Seeds, device, and how long was trained."""
+    runs, seeds, device = table.runs, seeds_in_words(table.runs), table.runs[0].device
+    size = _range(runs, "batch_size")
+    if table.study:
+        said = f"{seeds}, {device}, {_from_to(map(batches, runs))} batches of {size}. {_BESIDE}"
+        return f"{said} {_SENT}" if table.study == "exchanges" else said
+    full = "Quick version, not trained to the end" if table.quick else "Full version"
+    parts = [f"{full}: {seeds}, {device}, batches of {size}"]
+    for title, projects in (("projections", True), ("the others", False)):
+        if members := [run for run in runs if methods.projects(run.method) is projects]:
+            steps, seen = _range(members, "max_steps"), _from_to(map(batches, members))
+            parts.append(f"at most {steps} steps on {seen} batches for {title}")
+    if (patience := _range(runs, "patience")) != "0":
+        every = _range(runs, "check_every")
+        parts.append(
+            f"stopped after {patience} checks, {every} steps each, without a better validation accuracy"
+        )
+    several = any(len(run.seeds) > 1 for run in runs)
+    numbers = "means ± standard deviations over seeds" if several else "of one seed"
+    return "; ".join(parts) + f". Numbers are {numbers}; the paper has {paper.SEEDS} seeds on {paper.DEVICE}."
+
+
+def notes(table: Table) -> list[str]:
+    """What a reader must know of single rows."""
+
+    def named(seeds: Callable[[Run], int]) -> str:
+        return ", ".join(
+            f"{spell(run.architecture)} {table.label(run)} ({number} of {len(run.seeds)} seeds)"
+            for run in table.runs
+            if (number := seeds(run))
+        )
+
+    def stopped(why: str) -> Callable[[Run], int]:
+        return lambda run: sum(result.stopped == why for result in run.results)
+
+    found = {
+        "Unfinished": named(lambda run: len(set(run.seeds) - {result.seed for result in run.results})),
+        "Diverged": named(stopped("diverged")),
+    }
+    if not (table.quick or table.study):
+        found["Cut at the largest number of steps"] = named(stopped("limit"))
+    return [f"{what}: {who}." for what, who in found.items() if who]
+
+
+def batches(run: Run) -> int:
+    """How many a run sees at most."""
+    return int(run.config["max_steps"]) // _steps_per_batch(run)
+
+
+def _steps_per_batch(run: Run) -> int:
+    """Files of earlier versions have a number for methods that do not look at it."""
+    return int(run.config["steps_per_batch"]) if methods.projects(run.method) else 1
+
+
+def _range(runs: Sequence[Run], name: str) -> str:
+    return _from_to(int(run.config[name]) for run in runs)
+
+
+def _from_to(values: Iterable[int]) -> str:
+    found = sorted(values)
+    low, high = found[0], found[-1]
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+# --- Beside the paper ---
+
+
+def number(spread: Spread | None, digits: int, *, alone: bool = False) -> str:
+    """A mean with its deviation, or a dash.
+
+    >>> number(Spread(95.84, 0.61), 1), number(Spread(3.72, 0.0), 2, alone=True), number(None, 1)
+    ('95.8 ± 0.6', '3.72', '–')
+    """
+    if spread is None:
+        return MISSING
+    return f"{spread.mean:.{digits}f}" + ("" if alone else f" ± {spread.std:.{digits}f}")
+
+
+def _digits(mean: float, metric: str) -> int:
+    """Of percentages one; of others three that count.
+
+    >>> _digits(0.2163, "ms_per_step"), _digits(171.4, "seconds"), _digits(58.6, "steps_k")
+    (3, 0, 1)
+    """
+    if metric in ("test", "train"):
+        return 1
+    if metric == "steps_k":
+        return 1 if mean >= 1 or mean == 0 else 2
+    if not math.isfinite(mean) or mean <= 0:
+        return 1
+    return min(4, max(0, 2 - math.floor(math.log10(mean))))
+
+
+def difference(run: Run) -> float | None:
+    """Test accuracy minus the paper's, in points."""
+    row = paper.of(run)
+    return None if row is None or run.test is None else run.test.mean - row.test.mean
+
+
+def signed(points: float, digits: int = 1) -> str:
+    """A difference with its sign.
+
+    >>> signed(0.31), signed(-1.26), signed(-0.04)
+    ('+0.3', '−1.3', '0.0')
+    """
+    text = f"{points:+.{digits}f}".replace("-", "−")  # noqa: RUF001
+    return "0.0" if text[1:] == "0.0" else text
+
+
+def _cells(run: Run) -> list[str]:
+    """Ours and the paper's number of each metric; after those of the test accuracy, the difference."""
+    row, cells = paper.of(run), []
+    for metric in METRICS:
+        ours: Spread | None = getattr(run, metric)
+        digits = 1 if ours is None else _digits(ours.mean, metric)
+        cells.append(number(ours, digits, alone=len(run.results) == 1))
+        cells.append(number(getattr(row, metric, None), 2 if metric == "ms_per_step" else 1))
+        if metric == "test":
+            delta = difference(run)
+            cells.append(MISSING if delta is None else signed(delta))
+    return cells
+
+
+# --- Beside Adam, which sees the same batches ---
+
+_FRACTION = 0.97
+"""Of Adam's accuracy at the end: how soon it is reached is reported."""
+
+
+def _header_beside_adam(study: str) -> list[str]:
+    columns = ["Test (%)", "minus Adam", "Train (%)", "Batches to 97%"]
+    if study in TIMED:
+        columns += ["Seconds to 97%", "ms/batch"]
+    if study == "exchanges":
+        columns += ["Exchanges/batch", "MB sent", "MB to 97%"]
+    return [*columns, "Paper's best projection (%)"] if study == "learning" else columns
+
+
+def _cells_beside_adam(run: Run, runs: Sequence[Run]) -> list[str]:
+    """The cells of a run, after architecture and method."""
+    adam, test, train = _adam(run, runs), run.test, run.train
+    against = None if adam is None or adam is run else adam.test
+    when = None
+    if adam is not None and adam.checks:
+        when = _reached(run, _FRACTION * float(np.nanmean(adam.checks[-1].test)))
+    found = [
+        number(test, 2),
+        "" if against is None or test is None else signed(test.mean - against.mean, 2),
+        number(train, 1, alone=True),
+        MISSING if when is None else f"{when[0]:,}",
+    ]
+    if run.study in TIMED:
+        step = run.ms_per_step
+        found.append(MISSING if when is None else f"{when[1]:.3g}")
+        found.append(MISSING if step is None else f"{step.mean * _steps_per_batch(run):.3g}")
+    if run.study == "exchanges":
+        often, sent = structure.sent(run)
+        found += [str(often), _megabytes(sent * batches(run))]
+        found.append(MISSING if when is None else _megabytes(sent * when[0]))
+    if run.study == "learning":
+        printed = [paper.lookup(run.data, run.model, run.architecture, name) for name in ("dr", "ap", "cp")]
+        best = max((row.test.mean for row in printed if row is not None), default=None)
+        found.append("" if run.method != "ep" else MISSING if best is None else f"{best:.1f}")
+    return found
+
+
+def _adam(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run of Adam to compare a run with: on the same network, if possible in the same precision.
+
+    Its groups, if it has any, exchange on every batch, so that it is Adam on the whole batch.
+    """
+
+    def precision(one: Run) -> str | None:
+        return methods.split(one.method)[1].get("precision")
+
+    names = [one for one in runs if one.method.partition(":")[0] == "adam" and "sync_every" not in one.method]
+    same = [one for one in names if one.architecture == run.architecture]
+    return next((one for one in same if precision(one) == precision(run)), next(iter(same), None))
+
+
+def _reached(run: Run, accuracy: float) -> tuple[int, float] | None:
+    """Batches and seconds until the mean test accuracy over seeds is a given one; None if it never is."""
+    for check in run.checks:
+        if np.nanmean(check.test) >= accuracy:
+            return check.step // _steps_per_batch(run), check.seconds
+    return None
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:,.0f}" if size >= 100e6 else f"{size / 1e6:.3g}"
+
+
+# --- Markdown ---
+
+_INTRODUCTION = f"""# Results
+
+Test and train: accuracy of the parameters with the best validation accuracy. Steps and time: until 99 % of
+the run's best validation accuracy; time without loading, checks and compiling. Each projection step counts as
+a step. Beside each number is that of the paper, *{paper.TITLE}*; "diff." is our test accuracy minus the
+paper's, in points.
+"""
+
+
+def markdown(tables: Sequence[Table], studies: Sequence[Study], figures: dict[str, list[Path]]) -> str:
+    """The report in Markdown; figures are paths relative to it, by the name of their table or study."""
+    parts = [_INTRODUCTION] if tables else ["# Results\n"]
+    for table in tables:
+        parts.append(f"## {table.title}\n\n{caption(table)}\n\n{_markdown_table(*table.grid(), left=2)}")
+        parts += [f"{note}\n" for note in notes(table)]
+        parts += _pictures(table.title, figures.get(table.name, []))
+    for study in studies:
+        parts.append(f"## {study.title}\n\n{study.caption}\n")
+        for title, grid in study.grids().items():
+            parts.append(f"{title}:\n\n{_markdown_table(*grid, left=1)}")
+        parts += _pictures(study.title, figures.get(study.name, []))
+    return "\n".join(parts)
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    marks = [":---" if index < left else "---:" for index in range(len(header))]
+    lines = [header, marks, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _pictures(title: str, paths: Sequence[Path]) -> list[str]:
+    """One of each picture, which may be there in two formats."""
+    chosen = {path.with_suffix(""): path for path in sorted(paths, key=lambda p: p.suffix == ".png")}
+    return [f"![{title}: {path.stem}]({path.as_posix()})\n" for path in chosen.values()]
+
+
+# --- CSV ---
+
+
+def comma_separated(tables: Sequence[Table]) -> str:
+    """All runs as CSV, one line each; what is missing is empty."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    about = ["study", "data", "model", "architecture", "method", "label", "quick", "device"]
+    ours = [f"{metric}_{kind}" for metric in METRICS for kind in ("mean", "std")]
+    theirs = [f"paper_{name}" for name in ours]
+    writer.writerow([*about, "seeds", "finished_seeds", *ours, *theirs, "test_difference", "sent_bytes"])
+    for table in tables:
+        for run in table.runs:
+            known = {"label": table.label(run), "quick": str(run.quick).lower()}
+            first = [known.get(name) or getattr(run, name) for name in about]
+            spreads = [getattr(one, metric, None) for one in (run, paper.of(run)) for metric in METRICS]
+            numbers = [n for s in spreads for n in ((None, None) if s is None else (s.mean, s.std))]
+            sent = structure.sent(run)[1] * batches(run) if "groups=" in run.method else None
+            cells = ["" if n is None else f"{n:.7g}" for n in (*numbers, difference(run), sent)]
+            writer.writerow([*first, len(run.seeds), len(run.results), *cells])
+    return buffer.getvalue()
+
+
+# --- LaTeX ---
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": r"$-$",  # noqa: RUF001
+    "–": "--",
+} | {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+def escape(text: str) -> str:
+    r"""Text as LaTeX writes it.
+
+    >>> print(escape("95.8 ± 0.6 % of A_1 & B"))
+    95.8 $\pm$ 0.6 \% of A\_1 \& B
+    """
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+def latex(tables: Sequence[Table], studies: Sequence[Study]) -> str:
+    """The tables in LaTeX, to be included in a document."""
+    parts = ["% Needs \\usepackage{booktabs, graphicx, multirow}.\n"]
+    for table in tables:
+        text = " ".join([f"{table.title}.", caption(table), *notes(table)])
+        header, rows = table.grid()
+        body = _latex_plain(header, rows) if table.study else _latex_beside_the_paper(table.runs, rows)
+        parts.append(_latex_float(table.name, text, "ll" + "r" * (len(header) - 2), body))
+    for study in studies:
+        for index, (title, (header, rows)) in enumerate(study.grids().items()):
+            text, columns = f"{study.title}. {title}. {study.caption}", "l" + "r" * (len(header) - 1)
+            body = _latex_plain(header, rows)
+            parts.append(_latex_float(f"{study.name}-{index + 1}", text, columns, body))
+    return "\n".join(parts)
+
+
+def _latex_plain(header: list[str], rows: list[list[str]]) -> list[str]:
+    return [_latex_row(header), r"\midrule", *map(_latex_row, rows)]
+
+
+def _latex_beside_the_paper(runs: Sequence[Run], rows: list[list[str]]) -> list[str]:
+    """With a title over the columns of each metric, and a rule between architectures."""
+    above, rules, below = ["", ""], [], ["Architecture", "Method"]
+    for metric, title in METRICS.items():
+        names = ["ours", "paper", "diff."] if metric == "test" else ["ours", "paper"]
+        above.append(rf"\multicolumn{{{len(names)}}}{{c}}{{{escape(title)}}}")
+        rules.append(rf"\cmidrule(lr){{{len(below) + 1}-{len(below) + len(names)}}}")
+        below += names
+    body = [f"{' & '.join(above)} \\\\", " ".join(rules), _latex_row(below)]
+    for run, (name, *cells) in zip(runs, rows, strict=True):
+        count = sum(other.architecture == run.architecture for other in runs)
+        first = rf"\multirow{{{count}}}{{*}}{{{escape(name)}}}" if name else ""
+        body += [*([r"\midrule"] if name else []), f"{first} & {_latex_row(cells)}"]
+    return body
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return f"{' & '.join(escape(cell) for cell in cells)} \\\\"
+
+
+def _latex_float(name: str, text: str, columns: str, body: Sequence[str]) -> str:
+    lines = [
+        r"\begin{table}[htbp]",
+        r"  \centering",
+        rf"  \caption{{{escape(text)}}}",
+        rf"  \label{{tab:{name}}}",
+        r"  \resizebox{\textwidth}{!}{%",
+        rf"  \begin{{tabular}}{{@{{}}{columns}@{{}}}}",
+        r"    \toprule",
+        *(f"    {line}" for line in body),
+        r"    \bottomrule",
+        r"  \end{tabular}}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
