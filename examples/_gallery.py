@@ -11,7 +11,7 @@ import optax
 
 from pjax import optim
 from pjax.experiments import data
-from pjax.experiments._drawing import panels, save
+from pjax.tools.plotting import panels, save
 
 PROJECTIONS, GRADIENTS, OTHER = "#cf1b2b", "#0b4f9e", "#6b7278"
 PICTURES = Path(__file__).parents[1] / "docs" / "gallery"

@@ -31,7 +31,7 @@ from _gallery import (
 
 import pjax
 from pjax import nn, optim, sets
-from pjax.experiments._drawing import INK, Label, end_labels, note, styled
+from pjax.tools.plotting import INK, Label, end_labels, note, styled
 
 WIDTH = 24
 

@@ -24,7 +24,7 @@ from sklearn.linear_model import LogisticRegression
 
 import pjax
 from pjax import optim
-from pjax.experiments._drawing import Label, decades, end_labels, panels, styled
+from pjax.tools.plotting import Label, decades, end_labels, panels, styled
 
 STRENGTH = 1.0  # of the losses beside the squared length: C of scikit-learn
 KINDS = ["#737a82", "#2f9e5b", "#6a4fb3"]

@@ -18,9 +18,9 @@ import numpy as np
 from _gallery import Method, by_gradients, by_projections, digits, one_panel, options, picture, train
 
 from pjax import nn, optim
-from pjax.experiments._drawing import Label, accuracy_scale, decades, end_labels, note, styled
 from pjax.experiments.models import MLP
 from pjax.experiments.plots import look
+from pjax.tools.plotting import Label, accuracy_scale, decades, end_labels, note, styled
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:

@@ -23,7 +23,7 @@ from _gallery import options, picture
 
 import pjax
 from pjax import optim, sets
-from pjax.experiments._drawing import FAINT, note, panels, styled
+from pjax.tools.plotting import FAINT, note, panels, styled
 
 SIDE, IMAGES = 4, 40
 EXACT = 2e-3  # relative error below which a product counts as exact

@@ -23,7 +23,7 @@ from _gallery import options, picture
 
 import pjax
 from pjax import optim, sets
-from pjax.experiments._drawing import FAINT, note, panels, styled
+from pjax.tools.plotting import FAINT, note, panels, styled
 
 STEPS = 4000
 

@@ -33,7 +33,7 @@ from _gallery import (
 
 import pjax
 from pjax import nn, optim, sets
-from pjax.experiments._drawing import Label, end_labels, linear_scale, styled
+from pjax.tools.plotting import Label, end_labels, linear_scale, styled
 
 WIDTH = 32
 

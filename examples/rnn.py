@@ -18,7 +18,7 @@ import numpy as np
 from _gallery import GRADIENTS, PROJECTIONS, by_gradients, by_projections, one_panel, options, picture, train
 
 from pjax import nn, optim
-from pjax.experiments._drawing import Label, end_labels, linear_scale, styled
+from pjax.tools.plotting import Label, end_labels, linear_scale, styled
 
 
 def sequences(count: int, size: int, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

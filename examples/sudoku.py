@@ -25,7 +25,7 @@ from _gallery import GRADIENTS, PROJECTIONS, options, picture
 
 import pjax
 from pjax import optim, sets
-from pjax.experiments._drawing import INK, Label, decades, end_labels, note, panels, styled
+from pjax.tools.plotting import INK, Label, decades, end_labels, note, panels, styled
 
 STEPS = 5000
 PUZZLES = Path(__file__).with_suffix("").with_name("sudoku_puzzles.txt")

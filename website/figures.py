@@ -10,9 +10,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pjax
-from pjax.experiments._drawing import FAINT, INK, STYLE
 from pjax.experiments.results import write_atomically
 from pjax.graph.partition import two_sets
+from pjax.tools.plotting import FAINT, INK, STYLE
 from website.links import DOCS
 
 BLUE, ORANGE = "#2b6cb0", "#c05621"

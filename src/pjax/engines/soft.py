@@ -37,7 +37,6 @@ from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
 from pjax.rules.arithmetic import TINY
 from pjax.rules.base import per_loss
-from pjax.rules.scan import Scan
 
 
 def sweep(problem: Problem, softness: float, reach: float) -> dict[int, jax.Array]:
@@ -94,10 +93,8 @@ def _sweep(problem: Problem, softness: float, wanted: dict[int, jax.Array]) -> d
 def _ask(problem: Problem, node: Node, goal: jax.Array, softness: float) -> Sequence[jax.Array | None]:
     """What an operation asks of its inputs: their multipliers; None for constants."""
     inputs, output = problem.inputs[node.index], problem.points[node.index]
-    if isinstance(node.rule, Scan):
-        return node.rule.wishes(inputs, output, goal, functools.partial(_ask_body, softness))
-    rule: Any = node.rule
-    return rule.ask(inputs, output, goal, softness)[: len(node.wires)]
+    assert node.rule is not None
+    return node.rule.wishes(inputs, output, goal, softness, functools.partial(_ask_body, softness))
 
 
 def _ask_body(

@@ -626,7 +626,7 @@ def graph(
     fold: Annotated[bool, Option(help="Equal nodes as one box.")] = True,
     direction: Annotated[str, Option(help="Where arrows run: right or down.")] = "right",
     out: Annotated[
-        list[Path] | None, Option(help="Write a file: .svg, .png, .dot, .gv or .mmd. May be repeated.")
+        list[Path] | None, Option(help="Write a file: .svg, .dot, .gv or .mmd. May be repeated.")
     ] = None,
     text: Annotated[str, Option("--print", help="Print mermaid or dot, if no file is named.")] = "mermaid",
 ) -> None:

@@ -33,7 +33,8 @@ from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import simplified
 from pjax.graph.wires import Call, Expr, Form, Wire
-from pjax.losses import CrossEntropy, Minimise
+from pjax.losses.cross_entropy import CrossEntropy
+from pjax.losses.minimise import Minimise
 from pjax.rules.base import Rule
 from pjax.rules.joint import Joint
 from pjax.rules.linear import LinearMap

@@ -21,7 +21,6 @@ from pjax.graph import jaxprs
 from pjax.graph import wires as layout
 from pjax.graph.lines import at, user_line
 from pjax.graph.wires import Expr, Form
-from pjax.losses import SquaredError
 from pjax.rules.base import Primitive
 from pjax.rules.convolution import Convolution
 from pjax.rules.divide import Divide
@@ -553,7 +552,7 @@ def _apply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr
         return _rewritten(builder, eqn, args, rule.forward)
     predictions, *labels = args
     if any(label.depends for label in labels):
-        if not isinstance(rule, SquaredError):
+        if not rule.of_difference:
             return _rewritten(builder, eqn, args, rule.forward)
         # |a - b|² is the squared error of a - b from zero.
         difference = {"shape": predictions.shape, "dtype": predictions.dtype, "line": line}

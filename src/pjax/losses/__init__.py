@@ -8,7 +8,7 @@ from pjax.losses.minimise import Minimise as Minimise
 from pjax.losses.minimise import minimise as minimise
 from pjax.losses.squared_error import SquaredError as SquaredError
 from pjax.losses.squared_error import squared_error as squared_error
-from pjax.rules import Example, register
+from pjax.rules.registry import Example, register
 
 __all__ = [
     "CrossEntropy",

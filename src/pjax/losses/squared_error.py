@@ -33,6 +33,7 @@ class SquaredError(Target):
 
     name: ClassVar[str] = "squared_error"
     core: ClassVar[int] = 0
+    of_difference: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):

@@ -136,6 +136,22 @@ class Rule(abc.ABC):
         end = (x if s is None else x + s for x, s in zip(at.inputs, padded, strict=True))
         return self.forward(*end) - self.forward(*at.inputs)
 
+    def wishes(
+        self, inputs: Sequence[Any], output: jax.Array, goal: jax.Array, softness: float, inner: Any
+    ) -> Sequence[jax.Array | None]:
+        """What a soft sweep asks of the inputs that have edges, given what is asked of the output.
+
+        Args:
+            inputs: at the forward evaluation.
+            output: likewise.
+            goal: what is asked of it.
+            softness: see `pjax.engines.soft`.
+            inner: does the same for the graph inside of a loop.
+        """
+        del inner
+        rule: Any = self
+        return rule.ask(inputs, output, goal, softness)[: self.moving]
+
     def entering(self, i: int, shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """The number of edges of input i, which has a shape."""
         return math.prod(shape)
@@ -304,7 +320,8 @@ class Target(SlotBySlot):
     core: ClassVar[int] = 1
     """How many trailing axes of the predictions belong to one loss."""
     is_target: ClassVar[bool] = True
-
+    of_difference: ClassVar[bool] = False
+    """Whether it depends on predictions minus labels alone, so that labels may follow from parameters."""
     moving = 1
 
     @abc.abstractmethod

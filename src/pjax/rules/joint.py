@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from pjax.rules.arithmetic import conjugate_gradients
 from pjax.rules.base import Arrays, Primitive
-from pjax.rules.linear import conjugate_gradients
 from pjax.rules.scalar import Function
 
 ROUNDS = 8

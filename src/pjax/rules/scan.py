@@ -19,7 +19,7 @@ from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts
 if TYPE_CHECKING:
     from pjax.graph.nodes import Graph
 
-Wishes = Callable[["Graph", Sequence[Any], Sequence[Any], Sequence[jax.Array]], list[jax.Array]]
+Inner = Callable[["Graph", Sequence[Any], Sequence[Any], Sequence[jax.Array]], list[jax.Array]]
 """From a body's graph, its constants and leaves, and what is asked of its outputs, to what is asked of its
 leaves."""
 
@@ -60,14 +60,22 @@ class Scan(Rule):
         last, rest = self._scan(step, start, xs, self.reverse)
         return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in (*last, *rest)])
 
-    def wishes(self, inputs: Sequence[Any], output: jax.Array, goal: jax.Array, ask: Wishes) -> list[Any]:
+    def wishes(
+        self,
+        inputs: Sequence[Any],
+        output: jax.Array,
+        goal: jax.Array,
+        softness: float,  # noqa: ARG002 - `inner` knows it
+        inner: Inner,
+    ) -> list[Any]:
         """What is asked of each input, given what is asked of the output: from the last step to the first.
 
         Args:
             inputs: of the scan.
             output: of `forward`.
             goal: of the same shape; what it asks of the states in between is left out.
-            ask: for one step.
+            softness: of the sweep.
+            inner: what one step asks of its leaves.
 
         Returns:
             One array for each input; None for constants.
@@ -81,7 +89,7 @@ class Scan(Rule):
         def step(so_far: Any, now: Any) -> tuple[Any, list[jax.Array]]:
             (asked, totals), (xs, state, for_outputs) = so_far, now
             constants, leaves = self._sort([*fixed, *state, *xs])
-            wanted = iter(ask(self.body, constants, leaves, [*asked, *for_outputs]))
+            wanted = iter(inner(self.body, constants, leaves, [*asked, *for_outputs]))
             of_fixed = [next(wanted) for is_leaf in kinds[0] if is_leaf]
             of_state = [next(wanted) for is_leaf in kinds[1] if is_leaf]
             totals = [total + part for total, part in zip(totals, of_fixed, strict=True)]

@@ -15,9 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pjax.devices import power_of_two
-from pjax.rules.contraction import Contraction
 from pjax.rules.dot import multiplier, sums_of_squares, visible
-from pjax.rules.dot_general import DotGeneral
 
 
 class Projected(NamedTuple):
@@ -61,11 +59,11 @@ Terms: TypeAlias = Sequence[tuple[float, jax.Array]]
 """The sum of arrays with factors."""
 
 
-def fits(rule: Contraction, rest: tuple[Terms, Terms], *outputs: jax.Array) -> bool:
+def fits(rule: Any, rest: tuple[Terms, Terms], *outputs: jax.Array) -> bool:
     """Whether the kernel is made for these edges, and what is given for each dot product."""
     arrays = [array for part in rest for _, array in part]
     return (
-        isinstance(rule, DotGeneral)
+        not rule.windowed
         and all(len(part) == 1 for part in rest)
         and all(a.dtype in (jnp.float32, jnp.bfloat16) for a in arrays)
         and all(a.dtype == jnp.float32 for a in outputs)
@@ -76,7 +74,7 @@ def fits(rule: Contraction, rest: tuple[Terms, Terms], *outputs: jax.Array) -> b
 
 
 def project(
-    rule: Contraction,
+    rule: Any,
     inputs: tuple[jax.Array, jax.Array],
     rest: tuple[Terms, Terms],
     residual: jax.Array,
@@ -89,7 +87,7 @@ def project(
     """Project edges that are a row of an input plus a rest.
 
     Args:
-        rule: the contraction.
+        rule: a contraction of rows, `pjax.rules.dot_general.DotGeneral`.
         inputs: of the contraction.
         rest: what the edges of each input have more, in one term.
         residual: what is asked of the outputs minus what they are without the rest.
@@ -98,7 +96,6 @@ def project(
         blocks: how the work is divided.
         interpret: run on any device, to test.
     """
-    assert isinstance(rule, DotGeneral)
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
@@ -189,7 +186,7 @@ def project(
     return Projected((first, second), totals, lam.reshape(rule.out), squared.reshape(rule.out))
 
 
-def _slots(rule: DotGeneral, i: int, rows: jax.Array) -> jax.Array:
+def _slots(rule: Any, i: int, rows: jax.Array) -> jax.Array:
     """Rows in the shape of input i."""
     aval = jax.ShapeDtypeStruct(rule.shapes[i], rows.dtype)
     (x,) = jax.linear_transpose(lambda x: rule.rows(i, x), aval)(rows)
