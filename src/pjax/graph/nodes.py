@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.graph.wires import Evaluator, Expr, Wire
+from pjax.graph.wires import Evaluator, Expr, Wire, substitute
 from pjax.rules.base import Rule
 
 
@@ -123,3 +123,19 @@ class Graph:
         """The mean of everything that the function returns."""
         parts = [jnp.asarray(evaluate(expr)).astype(self.dtype) for expr in self.outputs]
         return sum((p.sum() for p in parts), start=jnp.zeros((), self.dtype)) / sum(p.size for p in parts)
+
+
+def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr]) -> Graph:
+    """A graph of the given nodes, numbered in their order."""
+    new: dict[int, Expr] = {}
+    done: list[Node] = []
+    for i, node in enumerate(nodes):
+        wires = tuple(Wire(substitute(w.expr, new)) for w in node.inputs)
+        done.append(dataclasses.replace(node, index=i, inputs=wires))
+        new[node.index] = done[-1].output
+    index = {old.index: i for i, old in enumerate(nodes)}
+    return Graph(
+        tuple(done),
+        tuple(None if leaf is None else index[leaf] for leaf in leaves),
+        tuple(substitute(out, new) for out in outputs),
+    )

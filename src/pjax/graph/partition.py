@@ -12,8 +12,7 @@ import logging
 from collections import deque
 
 from pjax.graph import wires as layout
-from pjax.graph.nodes import Graph, Node
-from pjax.graph.passes import renumber
+from pjax.graph.nodes import Graph, Node, renumber
 from pjax.graph.wires import Expr, Wire
 from pjax.rules.identity import Identity
 

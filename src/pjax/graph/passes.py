@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from pjax.graph import wires as layout
-from pjax.graph.nodes import Graph, Node
+from pjax.graph.nodes import Graph, Node, renumber
 from pjax.graph.wires import Expr, Wire
 
 
@@ -32,22 +32,6 @@ def simplified(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[E
         kept = [_substituted(node, held) for node in kept]
         outputs = [layout.substitute(out, held) for out in outputs]
     return renumber(_fused(kept, outputs), [leaf if leaf in found else None for leaf in leaves], outputs)
-
-
-def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr]) -> Graph:
-    """A graph of the given nodes, numbered in their order."""
-    new: dict[int, Expr] = {}
-    done: list[Node] = []
-    for i, node in enumerate(nodes):
-        wires = tuple(Wire(layout.substitute(w.expr, new)) for w in node.inputs)
-        done.append(dataclasses.replace(node, index=i, inputs=wires))
-        new[node.index] = done[-1].output
-    index = {old.index: i for i, old in enumerate(nodes)}
-    return Graph(
-        tuple(done),
-        tuple(None if leaf is None else index[leaf] for leaf in leaves),
-        tuple(layout.substitute(out, new) for out in outputs),
-    )
 
 
 def _substituted(node: Node, others: Mapping[int, Expr]) -> Node:
