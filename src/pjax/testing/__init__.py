@@ -14,6 +14,7 @@ from pjax.errors import InputError
 from pjax.rules import Primitive, Target, registered
 from pjax.sets import Constrain, Set
 from pjax.testing import search
+from pjax.testing.rounding import rounding
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -365,7 +366,7 @@ def _examine(
     height = jnp.abs(target) + jnp.abs(output) + slope * reach
     if alone:  # a function may be less accurate in the type of the rule than the last digit
         noise = jnp.nanmin(jnp.abs(result[2] - values), axis=0)  # at a jump, from the nearest side
-        height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps
+        height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps + rounding(check.value, end)
     least = tiny if alone else 1e-300
     unit = eps * (reach + jnp.sqrt(weight) * height) + least
     offset = off_graph / (eps * height + least)
