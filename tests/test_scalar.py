@@ -118,9 +118,9 @@ HARD = [
     ("hard_swish", 475.2975570984493, 0.0, 133.60878127002272, 224227.356),
     ("gelu", -615.1959598537314, -1663.3978909027462, 680.103666903362, 1.8817666e9),
     ("cos", -0.07488338144983488, -3.2786776580156785, 10.178759165721406, 61.8680459),
-    ("sinh", 230.58577519546733, -1.263708675974024e100, 4.950827335360129, 1e174),  # the next number: 1e173
+    ("sinh", 230.58577519546733, -1.263708675974024e100, 4.950827335360129, 1e174),  # a number has neighbours
 ]
-"""A function, a number, a goal, a weight, and the least cost that a fine grid finds: one valley of several."""
+"""A function, a number, a goal, a weight, and the least cost that a fine grid finds, in one valley."""
 
 
 @pytest.mark.parametrize("name", sorted({case[0] for case in HARD}))

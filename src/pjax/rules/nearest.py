@@ -124,11 +124,11 @@ def _points(middles: jax.Array, close: jax.Array, radius: jax.Array) -> Callable
     close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-24 * far)
     low, high = jnp.log(close), jnp.log(far)
     shares = np.cumsum(_COUNTS) / sum(_COUNTS)
-    knots = [
+    between = [
         jnp.where(far > _KNOTS[1], jnp.clip(np.log(knot), low, high), low + share * (high - low))
         for knot, share in zip(_KNOTS, shares[:-1], strict=True)
     ]
-    knots = jnp.stack([low, *knots, high])
+    knots = jnp.stack([low, *between, high])
     profile = jnp.asarray(_PROFILE, radius.dtype)[:, :, [0] + [1] * (len(middles) - 1)]
     inner, sides = jnp.clip(middles, -radius, radius), jnp.asarray([1, -1], radius.dtype)
 
@@ -175,7 +175,7 @@ class Seen(NamedTuple):
 def _pieces(
     curve: Curve, points: Callable[[jax.Array], jax.Array], size: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Where to search: on each side the piece of a polygon that is nearest to the origin, and the best points.
+    """Where to search: on each side the piece of a polygon nearest to the origin, and the best points.
 
     Returns:
         The lower bound of each piece, where to begin, and the upper bound.
