@@ -48,7 +48,7 @@ def least(f, x, goal, weight, reach, dtype):
 
     def cost(t):
         t = np.where(x == 0, t, np.round(t / unit) * unit)  # what can be told from the start
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             total = t**2 + weight * (np.asarray(f(x + t)) - goal) ** 2
         return np.where(np.isfinite(total), total, np.inf)
 
@@ -105,6 +105,43 @@ def check(rule, dtype, largest=1e6):
 def test_nearest_point(rule, dtype):
     # Between neighbouring large numbers of a type, the tangent passes its poles.
     check(rule, dtype, 3.0 if rule.function.label == "tan" else 1e6)
+
+
+HARD = [
+    ("tanh", 3.663448582230437, -0.7005532028826829, 5.46277729069453, 15.7726667),
+    ("bessel_i1e", -19.369262361336595, -19.795958614958312, 77.62035705073662, 30060.9535),
+    ("cbrt", 2.9137467387713936, -0.9425882461696484, 1.719900241891934, 9.16112954),
+    ("rsqrt", 2.7307757653026115, 3.440017862958988, 1.0255091941858332, 6.98414178),
+    ("reciprocal", 4.027403659483195, 3.6166602757654727, 2.2177009231252183, 14.0293557),
+    ("reciprocal", 43971.70280491835, -1898437.2153861665, 2.3910152308741397, 1.93351069e9),
+    ("hard_swish", -3.625258040832654, -0.1423336856535274, 123.97390261940224, 0.848148682),
+    ("hard_swish", 475.2975570984493, 0.0, 133.60878127002272, 224227.356),
+    ("gelu", -615.1959598537314, -1663.3978909027462, 680.103666903362, 1.8817666e9),
+    ("cos", -0.07488338144983488, -3.2786776580156785, 10.178759165721406, 61.8680459),
+    ("sinh", 230.58577519546733, -1.263708675974024e100, 4.950827335360129, 1e174),  # a number has neighbours
+]
+"""A function, a number, a goal, a weight, and the least cost that a fine grid finds, in one valley."""
+
+
+@pytest.mark.parametrize("name", sorted({case[0] for case in HARD}))
+def test_the_deepest_of_several_valleys(name):
+    (rule,) = [rule for rule in functions.RULES if rule.function.label == name]
+    x, goal, weight, best = (
+        np.array(v) for v in zip(*(case[1:] for case in HARD if case[0] == name), strict=True)
+    )
+    with jax.enable_x64(True):
+        (end,), output = rule.project((jnp.asarray(x),), jnp.asarray(goal), jnp.asarray(weight))
+        found = (np.asarray(end) - x) ** 2 + weight * (np.asarray(output) - goal) ** 2
+    assert (found <= best * (1 + 1e-6)).all(), found / best
+
+
+def test_the_output_is_the_value_at_the_end():
+    """Compiled, too: what a compiler decides twice it may decide differently."""
+    x, goal, weight = 0.006571385790371831, 0.0038832394474759627, 11.553261313739391
+    with jax.enable_x64(True):
+        given = [jnp.full(8, v) for v in (x, goal, weight)]
+        (end,), output = jax.jit(lambda x, z, w: elementary("tanh").project((x,), z, w))(*given)
+        np.testing.assert_allclose(output, np.tanh(np.asarray(end)), rtol=1e-15)
 
 
 def test_several_minima():

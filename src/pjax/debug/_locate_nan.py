@@ -225,9 +225,7 @@ class _Watched(Problem):
         self._note(v, *(inputs or [squared]), *([] if moves.output is None else [moves.output]))
         return squared
 
-    def pull(
-        self, v: int, i: int, total: jax.Array | None, power: int = 1
-    ) -> Iterator[tuple[int, jax.Array]]:
+    def pull(self, v: int, i: int, total: jax.Array | None, power: int = 1) -> list[tuple[int, jax.Array]]:
         if total is not None and power == 1:
             self._note(v, total)
         return super().pull(v, i, total, power)

@@ -8,7 +8,7 @@ the difference of two nearly equal numbers (which matters in float32, and more w
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -307,9 +307,7 @@ class Problem:
         for i, total in enumerate(totals):
             add(to, self.pull(v, i, total))
 
-    def pull(
-        self, v: int, i: int, total: jax.Array | None, power: int = 1
-    ) -> Iterator[tuple[int, jax.Array]]:
+    def pull(self, v: int, i: int, total: jax.Array | None, power: int = 1) -> list[tuple[int, jax.Array]]:
         """The sources of input i of a node, each with what sums over its slots come to for its scalars.
 
         Args:
@@ -320,10 +318,10 @@ class Problem:
         """
         wiring = self.wirings.get((v, i))
         if wiring is None or total is None:
-            return
+            return []
         if (v, i) in self._scales:
             total = total / self.scale(v, i) ** power
-        yield from zip(wiring.wire.sources, wiring.pull(total), strict=True)
+        return list(zip(wiring.wire.sources, wiring.pull(total), strict=True))
 
     def asked(self, goals: Sequence[jax.Array]) -> dict[int, jax.Array]:
         """What is asked of nodes, given what is asked of the outputs that read them."""

@@ -43,8 +43,8 @@ class Pattern:
     place: int | None = None
 
 
-def _key(eqn: jex.JaxprEqn, index: int) -> Any:
-    return eqn.primitive.name, jaxprs.params_key(eqn), index
+def _key(eqn: jex.JaxprEqn, result: int) -> Any:
+    return eqn.primitive.name, jaxprs.params_key(eqn), result
 
 
 class Spelling(NamedTuple):
@@ -122,7 +122,7 @@ def cross_entropy(out: Expr, made: Mapping[int, Made]) -> Found | None:
     if made[id(out)].eqn.primitive.name not in _ENDS:
         return None
     for logits in _candidates(out, made):
-        for spelling, pattern in _patterns(logits.shape, logits.dtype, jax.config.read("jax_enable_x64")):
+        for spelling, pattern in _patterns(logits.shape, logits.dtype, jnp.result_type(int) == jnp.int64):
             seen: dict[int, Expr] = {}
             inputs: dict[int, Expr] = {}
             if _same(pattern, out, made, seen, inputs):

@@ -196,7 +196,7 @@ class Convolution(Contraction):
         spans = reach(0, self.input_dilation), reach(1, self.kernel_dilation), reach(2, self.strides)
         return list(zip(*spans, self.padding, strict=True))
 
-    @property
+    @functools.cached_property
     def length(self) -> int:
         return math.prod(self.shapes[1]) // self.shapes[1][self.axes[1][0]]
 

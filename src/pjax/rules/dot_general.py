@@ -68,7 +68,7 @@ class DotGeneral(Contraction):
         )
         return first, second
 
-    @property
+    @functools.cached_property
     def length(self) -> int:
         return math.prod(self.shapes[0][d] for d in self.contract[0])
 

@@ -23,7 +23,10 @@ Curve: TypeAlias = Callable[[jax.Array], jax.Array]
 Slopes: TypeAlias = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 _STEPS = {"float32": 24, "float64": 52}  # of Newton's method, or by halves
-_SIDE = 14  # points on one side of a centre
+_KNOTS = (1e-2, 0.2, 20.0, 1e3, 1e7)
+"""Distances from a centre between which points are evenly spread, by their logarithms."""
+_COUNTS = (4, 3, 18, 3, 2, 1)
+"""How many points there are on one side up to these distances, and beyond."""
 
 
 class Place(NamedTuple):
@@ -80,18 +83,25 @@ def nearest(
     """
     middles, close = (jnp.stack(v) for v in zip(*centres, strict=True))
     seeds = jnp.concatenate([seeds, middles[1:]])
-    values = curve(seeds)
-    least, seed, value = _least(length(seeds, values), seeds, values)
+    least, seed = _least(length(seeds, curve(seeds)), seeds)
     lost = 4 * (1 + jnp.sum(jnp.abs(middles), axis=0))  # no seed has a value
     points = _points(middles, close, jnp.minimum(jnp.where(least < np.inf, least, lost), limit))
-    radius = jnp.minimum(least, jnp.min(length(points, curve(points)), axis=(0, 1)))
+
+    def shrink(i: jax.Array, radius: jax.Array) -> jax.Array:
+        t = points(3 * i)
+        return jnp.minimum(radius, jnp.min(length(t, curve(t)), axis=(0, 1)))
+
+    radius = jax.lax.fori_loop(0, len(_PROFILE) // 3, shrink, least)
     radius = jnp.minimum(jnp.where(radius < np.inf, radius, lost), limit)
-    points = _points(middles, close, radius)
     size = jnp.maximum(radius, _TINY)
-    found = _descend(slopes, size, *_pieces(points, curve(points), size))
-    cost, end, a = _least(length(found.t, found.a), found.t, found.a)
-    kept = cost <= least
-    return jnp.where(kept, end, seed), jnp.where(kept, a, value)
+    found = _descend(slopes, size, *_pieces(curve, _points(middles, close, radius), size))
+    costs = length(found.t, found.a)
+    cost = jnp.min(costs, axis=0)
+    # Of those that cannot be told apart, the one with the smallest derivative.
+    alike = costs <= cost * (1 + 4 * jnp.finfo(cost.dtype).eps)
+    _, end = _least(jnp.where(alike, jnp.abs(found.slope), np.inf), found.t)
+    t = jnp.where(cost <= least, end, seed)
+    return t, curve(t)  # compilers may decide twice, and not alike, which point is the better: ask the curve
 
 
 _TINY = 1e-30
@@ -100,55 +110,128 @@ _TINY = 1e-30
 def _least(key: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Along the first axis, the least key, and what the other arrays are there."""
 
-    def pick(one: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        return tuple(jnp.where(other[0] < one[0], new, old) for old, new in zip(one, other, strict=True))
-
     none = (jnp.asarray(np.inf, key.dtype), *(jnp.zeros((), v.dtype) for v in arrays))
-    return tuple(jax.lax.reduce((key, *arrays), none, pick, (0,)))
+    return tuple(jax.lax.reduce((key, *arrays), none, _better, (0,)))
 
 
-def _points(middles: jax.Array, close: jax.Array, radius: jax.Array) -> jax.Array:
-    """Points on both sides of every centre: an array of shape ``(points, sides, ...)``.
+def _points(middles: jax.Array, close: jax.Array, radius: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Points on both sides of every centre: a function of their number, with values of shape
+    ``(2, centres, ...)``.
 
     The first is a little on the other side, the second is the centre, and the others are ever farther away.
     """
     far = radius + jnp.minimum(jnp.abs(middles), radius)
-    close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-24 * radius)
-    ones = [1] * middles.ndim
-    powers = jnp.asarray([0, 0, *np.linspace(0, 1, _SIDE)], radius.dtype).reshape(-1, 1, *ones)
-    factors = jnp.asarray([-1, 0] + [1] * _SIDE, radius.dtype).reshape(-1, 1, *ones)
-    factors = factors * jnp.asarray([1, -1], radius.dtype).reshape(-1, *ones)
-    sizes = jnp.where(radius > 0, close * jnp.exp(powers * jnp.log(far / close)), powers)
-    points = jnp.clip(jnp.clip(middles, -radius, radius) + factors * sizes, -radius, radius)
-    return points.reshape(len(points), -1, *radius.shape)
+    close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-24 * far)
+    low, high = jnp.log(close), jnp.log(far)
+    shares = np.cumsum(_COUNTS) / sum(_COUNTS)
+    between = [
+        jnp.where(far > _KNOTS[1], jnp.clip(np.log(knot), low, high), low + share * (high - low))
+        for knot, share in zip(_KNOTS, shares[:-1], strict=True)
+    ]
+    knots = jnp.stack([low, *between, high])
+    profile = jnp.asarray(_PROFILE, radius.dtype)[:, :, [0] + [1] * (len(middles) - 1)]
+    inner, sides = jnp.clip(middles, -radius, radius), jnp.asarray([1, -1], radius.dtype)
+
+    def at(i: jax.Array) -> jax.Array:
+        i = jnp.minimum(i, len(_PROFILE) - 1)
+        share = profile[i].reshape(*profile.shape[1:], *[1] * radius.ndim)
+        distance = jnp.where(far > 0, jnp.exp(jnp.sum(share * knots, axis=0)), 0)
+        factor = jnp.where(i == 0, -sides, jnp.where(i == 1, 0, sides)).reshape(-1, *[1] * middles.ndim)
+        return jnp.clip(inner + factor * distance, -radius, radius)
+
+    return at
 
 
-def _pieces(points: jax.Array, values: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """On each side, the piece of a polygon that is nearest to the origin.
+def _profile() -> np.ndarray:
+    """How the logarithm of each distance is put together of those between which points are evenly spread.
+
+    The array has the shape ``(points, knots, 2)``: about the start, only the first and the last count.
+    """
+    ends = len(_KNOTS) + 1
+    steps = np.concatenate([j + np.arange(n) / n for j, n in enumerate(_COUNTS)] + [np.array([ends])])
+    steps = np.stack([np.linspace(0, 1, len(steps)) * ends, steps], axis=-1)[:, None]
+    spread = np.maximum(0, 1 - np.abs(steps - np.arange(ends + 1)[:, None]))
+    spread[:, :, 0] = 0
+    spread[:, [0, -1], 0] = np.concatenate([1 - steps[:, :, 0] / ends, steps[:, :, 0] / ends], axis=-1)
+    return np.concatenate([spread[:1], spread[:1], spread])
+
+
+_PROFILE = _profile()
+
+
+class Seen(NamedTuple):
+    """What is known of the points on one side, up to some point. Values are in units of the search."""
+
+    t: tuple[jax.Array, jax.Array]
+    """The last two points."""
+    a: tuple[jax.Array, jax.Array, jax.Array]
+    """The values at the last three, not a number where there is none."""
+    piece: tuple[jax.Array, ...]
+    """How near the nearest piece comes, where, and how far from there to search."""
+    point: tuple[jax.Array, ...]
+    """The same for the best point, as deep as a parabola through it and its neighbours goes."""
+
+
+def _pieces(
+    curve: Curve, points: Callable[[jax.Array], jax.Array], size: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Where to search: on each side the piece of a polygon nearest to the origin, and the best points.
 
     Returns:
         The lower bound of each piece, where to begin, and the upper bound.
     """
-    known = jnp.isfinite(values)
-    t, a = points / size, jnp.clip(jnp.where(known, values / size, 0), -1e9, 1e9)
-    (t0, t1), (a0, a1), (known0, known1) = ((v[:-1], v[1:]) for v in (t, a, known))
-    along, rise = t1 - t0, a1 - a0
-    square = along * along + rise * rise
-    part = -(t0 * along + a0 * rise) / jnp.where(square > 0, square, 1)
-    pole = _rises(jnp.abs(a))
-    part = jnp.where(known0 & known1 & ~pole, jnp.clip(part, 0, 1), jnp.where(known0, 0, 1))
-    there, above = t0 + part * along, a0 + part * rise
-    near = jnp.where(known0 | known1, there * there + above * above, np.inf)
-    before, after = jnp.concatenate([points[:1], points[:-2]]), jnp.concatenate([points[2:], points[-1:]])
-    _, one, start, other = _least(near, before, points[:-1] + part * (points[1:] - points[:-1]), after)
-    return jnp.minimum(one, other), start, jnp.maximum(one, other)
+
+    def cost(t: jax.Array, a: jax.Array) -> jax.Array:
+        return jnp.where(jnp.isnan(a), np.inf, (t / size) ** 2 + a * a)
+
+    def look(i: jax.Array, seen: Seen) -> Seen:
+        (t1, t2), (a0, a1, a2) = seen.t, seen.a
+        t3 = points(i)
+        a3 = jnp.clip(curve(t3) / size, -1e9, 1e9)
+        before, after = (jnp.nan_to_num(jnp.abs(a)) for a in (a0, a3))
+        known, ahead = jnp.nan_to_num(a1), jnp.nan_to_num(a2)
+        # At a pole values are the larger the nearer they are to a piece, on either side of it.
+        pole = (jnp.abs(known) > before) & (jnp.abs(ahead) >= after)
+        along, rise = t2 - t1, ahead - known
+        flat = along / size
+        square = flat * flat + rise * rise
+        part = -(t1 / size * flat + known * rise) / jnp.where(square > 0, square, 1)
+        whole = ~(jnp.isnan(a1) | jnp.isnan(a2) | pole)
+        part = jnp.where(whole, jnp.clip(part, 0, 1), jnp.where(jnp.isnan(a1), 1, 0))
+        start = t1 + part * along
+        near = (start / size) ** 2 + (known + part * rise) ** 2
+        near = jnp.where((jnp.isnan(a1) & jnp.isnan(a2)) | (i < 2), np.inf, near)
+        low, here, high = cost(t1, a1), cost(t2, a2), cost(t3, a3)
+        dip = (here <= low) & (here <= high) & (i > _COUNTS[0] + 2)
+        about = jnp.asarray(np.arange(t2.shape[1]) == 0).reshape(-1, *[1] * size.ndim)
+        point = jnp.where(dip, here - _deeper(flat, (t3 - t2) / size, here - low, high - here), here)
+        point = jnp.where(about | dip, point, np.inf)
+        return Seen(
+            (t2, t3),
+            (a1, a2, a3),
+            _better(seen.piece, (near, start, 2 * along)),
+            _better(seen.point, (point, t2, jnp.maximum(jnp.abs(along), jnp.abs(t3 - t2)))),
+        )
+
+    t = points(jnp.asarray(0))
+    nothing, worst = jnp.full_like(t, np.nan), (jnp.full_like(t, np.inf), t, jnp.zeros_like(t))
+    seen = jax.lax.fori_loop(0, len(_PROFILE) + 1, look, Seen((t, t), (nothing,) * 3, worst, worst))
+    sides = [v.reshape(-1, *size.shape) for v in seen.piece[1:]]
+    start, width = (jnp.concatenate(v) for v in zip(sides, _least(*seen.point)[1:], strict=True))
+    return start - jnp.abs(width), start, start + jnp.abs(width)
 
 
-def _rises(size: jax.Array) -> jax.Array:
-    """Whether the values at either side of a piece are the larger the nearer they are to it, as at a pole."""
-    up = size[1:] > size[:-1]
-    always = jnp.ones_like(up[:1])
-    return jnp.concatenate([always, up[:-1]]) & jnp.concatenate([~up[1:], always])
+def _deeper(before: jax.Array, after: jax.Array, fall: jax.Array, rise: jax.Array) -> jax.Array:
+    """How far below the second of three points a parabola goes that passes through them."""
+    down, up = fall / before, rise / after
+    slope, bend = (down * after + up * before) / (before + after), (up - down) / (before + after)
+    depth = slope * slope / (4 * bend)
+    return jnp.where(depth < np.inf, depth, 0)
+
+
+def _better(one: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Of two the one whose first number is smaller."""
+    return tuple(jnp.where(other[0] < one[0], new, old) for old, new in zip(one, other, strict=True))
 
 
 def _descend(slopes: Slopes, size: jax.Array, low: jax.Array, start: jax.Array, high: jax.Array) -> Place:
@@ -168,7 +251,8 @@ def _descend(slopes: Slopes, size: jax.Array, low: jax.Array, start: jax.Array, 
         ahead = t + change
         old, new = cost(here.t, here.a) * (1 - noise), cost(t, a)
         # Of points whose costs cannot be told apart, the one with the smaller derivative is the better.
-        flatter = jnp.abs(slope) < jnp.abs(here.slope)
+        # So is one ahead from which it goes on downhill.
+        flatter = (jnp.abs(slope) < jnp.abs(here.slope)) | ((slope < 0) == (here.slope < 0))
         better = (new < old) | ((new <= old * (1 + 2 * noise)) & flatter) | (i == 0)
         back = jnp.where(i == 0, jnp.where(slope > 0, low, high), here.t)
         onwards = (slope < 0) == (here.end > here.t)

@@ -120,9 +120,11 @@ class Scalar(Primitive):
         x, dx, w = wide(inputs[0]), wide(shift), weight_like(weight, goal)
         shape = jnp.broadcast_shapes(x.shape, goal.shape, w.shape, *(jnp.shape(c) for c in inputs[1:]))
         x, dx, goal, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, w))
-        root, start, (point, slope, bend) = jnp.sqrt(w), x + dx, derivatives(f, x)
+        root, start = jnp.sqrt(w), x + dx
+        terms = jax.jvp(lambda v: derivatives(f, v), (x,), (jnp.ones_like(x),))
+        (point, slope, bend), (*_, third) = terms
         rise = goal - point if rise is None else rise
-        residual = _residual(point, slope, bend, x, goal, rise)
+        residual = _residual(point, slope, bend, third, x, goal, rise)
 
         def curve(t: jax.Array) -> jax.Array:
             return root * residual(f(start + t), dx + t)
@@ -200,6 +202,7 @@ def _residual(
     point: jax.Array,
     slope: jax.Array,
     bend: jax.Array,
+    third: jax.Array,
     x: jax.Array,
     goal: jax.Array,
     rise: jax.Array,
@@ -207,26 +210,32 @@ def _residual(
     """How far a value is above a goal, given the way to it: to the last digit where the way is short.
 
     The difference of two values loses the digits they share. The first terms of a series do not; they are
-    taken where they agree with the difference as far as that is accurate, and the last of them is lost in it.
+    taken where they agree with the difference as far as that is accurate, and what they leave out is lost in
+    rounding.
 
     Args:
         point: the value where the way begins.
         slope: the derivative there.
         bend: the second derivative there.
+        third: the third.
         x: where the way begins.
         goal: for the value.
         rise: the goal less the value there, as accurately as it is known.
     """
     eps = jnp.finfo(x.dtype).eps
-    # Of what a function is made of may cancel as much as it is given, as in x (1 + tanh x).
-    coarse = eps * (jnp.abs(goal) + jnp.abs(slope * x) + jnp.minimum(jnp.abs(x), 8))
+    coarse = eps * (jnp.abs(goal) + jnp.abs(slope * x))
+    # Of what a function is made of may cancel as much as it is given, as in x (1 + tanh x): that matters to
+    # short ways.
+    inside, far = eps * jnp.minimum(jnp.abs(x), 8), eps**0.25 * jnp.abs(x)
 
     def residual(end: jax.Array, way: jax.Array) -> jax.Array:
-        bent = way * (bend * way / 2)
-        change = way * slope + bent
+        bent, rest = way * (bend * way / 2), way * (way * (way * third / 6))
+        change = way * slope + bent + rest
         lost = coarse + eps * jnp.abs(end)
-        third = jnp.abs(bent * way)  # about as large as what the series leaves out
-        short = (jnp.abs(change - (end - point)) < 4 * lost) & (third < lost) & (jnp.abs(way) < 1)
+        left = jnp.abs(rest) * (jnp.abs(way) + jnp.sqrt(jnp.abs(rest / jnp.where(change == 0, 1, change))))
+        noise = 4 * lost + jnp.where(jnp.abs(way) < far, 4 * inside, 0)
+        agree = jnp.abs(change - (end - point)) < noise
+        short = agree & (left < lost + 4 * eps * jnp.abs(change)) & (jnp.abs(way) < 1)
         return jnp.where(short, change - rise, end - goal)
 
     return residual

@@ -17,6 +17,7 @@ from pjax.rules import Primitive, Target, registered
 from pjax.testing import samples as draw
 from pjax.testing import search
 from pjax.testing.report import ROUNDINGS, TOLERANCE, Report, Witness, brief, worst
+from pjax.testing.rounding import rounding
 from pjax.testing.samples import Shapes
 
 _HARD = 1e6  # weight of a loss whose minimisers are projected onto
@@ -220,11 +221,11 @@ class _Check(abc.ABC):
     def run(self, points: Points, key: int) -> Report:
         result = self.project(points)
         every = _floats((points, result, *self.more(points, result)), lambda a: a.astype(np.float64))
-        rounding = float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
+        units = float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
         count, width = len(jax.tree.leaves(points)[0]), sum(map(math.prod, self.core))
         block = max(1, min(count, 3_000_000 // max(width, 1)))  # at most a few million numbers at once
         parts = (jax.tree.map(lambda a, i=i: a[i : i + block], every) for i in range(0, count, block))
-        figures = [self.wide("examine", part, *rounding, jax.random.key(key)) for part in parts]
+        figures = [self.wide("examine", part, *units, jax.random.key(key)) for part in parts]
         excess, offset, drift, found, best = map(np.concatenate, zip(*figures, strict=True))
         demand = self.witness(points).demand
         demand("the result lies on the graph", offset <= ROUNDINGS, offset, "units of rounding off")
@@ -367,7 +368,7 @@ class _PrimitiveCheck(_Check):
         height = jnp.abs(target) + jnp.abs(output) + slope * reach
         if alone:  # a function may be less accurate in the type of the rule than the last digit
             noise = jnp.nanmin(jnp.abs(own - values), axis=0)  # at a jump, from the nearest side
-            height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps
+            height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps + rounding(self.value, end)
         least = tiny if alone else 1e-300
         unit = eps * (reach + jnp.sqrt(weight) * height) + least
         offset = off_graph / (eps * height + least)

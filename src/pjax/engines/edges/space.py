@@ -99,6 +99,7 @@ class EdgeSpace:
         )
         """The nodes whose histories neglect something."""
         self._sets = problem.partition.sets
+        self._orders = chooses_orders()
         self._place = problem.partition.set_of()
         nodes = [n.index for n in problem.graph.nodes if self._behind(n.index)]
         self._kept_inputs = {v: _to_front(problem.inputs[v][0], self._behind(v)) for v in nodes}
@@ -154,7 +155,7 @@ class EdgeSpace:
 
     def _behind(self, v: int) -> int:
         """How many axes lie behind those of a node's vectors."""
-        return getattr(self.problem.graph.nodes[v].rule, "behind", 0) if chooses_orders() else 0
+        return getattr(self.problem.graph.nodes[v].rule, "behind", 0) if self._orders else 0
 
     def _turned(self, v: int, edges: Edges, turn: Callable[[jax.Array, int], jax.Array]) -> Edges:
         behind = self._behind(v)
@@ -169,7 +170,7 @@ class EdgeSpace:
         totals: dict[int, jax.Array] = {}
         for r, i in sorted({pair for v in nodes for pair in problem.graph.readers[v]}):
             parts = problem.pull(r, i, state[r].sums(problem, problem.graph.nodes[r], i))
-            add(totals, ((s, part) for s, part in parts if s in wanted))
+            add(totals, [(s, part) for s, part in parts if s in wanted])
         return {v: problem.mean(v, total) for v, total in totals.items()}
 
     def project(self, k: int, state: State) -> Projected:
