@@ -99,7 +99,8 @@ def nearest(
     cost = jnp.min(costs, axis=0)
     # Of those that cannot be told apart, the one with the smallest derivative.
     alike = costs <= cost * (1 + 4 * jnp.finfo(cost.dtype).eps)
-    _, end = _least(jnp.where(alike, jnp.abs(found.slope), np.inf), found.t)
+    steep = jnp.nan_to_num(jnp.abs(found.slope), nan=np.finfo(cost.dtype).max)  # none at a border
+    _, end = _least(jnp.where(alike, steep, np.inf), found.t)
     t = jnp.where(cost <= least, end, seed)
     return t, curve(t)  # compilers may decide twice, and not alike, which point is the better: ask the curve
 
