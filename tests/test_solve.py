@@ -87,6 +87,22 @@ def test_a_start_that_solves_it():
     np.testing.assert_allclose(found.params, point, atol=1e-4)
 
 
+@pytest.mark.parametrize("solver", [optim.DouglasRachford(), optim.AlternatingProjections()])
+def test_choices_are_made_anew_until_they_stay(solver):
+    """The largest number is to be zero: of which number that is said changes on the way."""
+
+    def fn(p):
+        return pjax.squared_error(p["x"][jnp.argmax(p["x"])], 0.0)
+
+    start = {"x": jnp.array([3.0, 2.0, 1.0])}
+    solution = pjax.solve(fn, start, solver)
+    assert bool(solution.converged)
+    assert float(fn(solution.params)) < 1e-10
+    assert np.allclose(solution.params["x"], 0, atol=1e-5)
+    assert float(solution.loss) == 9
+    assert not bool(pjax.solve(fn, start, solver, max_steps=3).converged)
+
+
 def test_throw():
     with pytest.raises(
         pjax.NotConvergedError, match=r"violation .* after 3 steps: the constraints do not hold"

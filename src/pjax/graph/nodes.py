@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.graph.wires import Evaluator, Expr, Wire, substitute
+from pjax.graph.wires import Evaluator, Expr, Wire, substitute, walk
 from pjax.rules.base import Rule
 
 
@@ -89,6 +89,13 @@ class Graph:
                     near[source].add(node.index)
                     near[node.index].add(source)
         return tuple(map(frozenset, near))
+
+    @functools.cached_property
+    def holds(self) -> bool:
+        """Whether something that follows from parameters is held at the forward evaluation."""
+        exprs = [*(wire.expr for node in self.nodes for wire in node.inputs), *self.outputs]
+        calls = (e.call for e in walk(*exprs) if e.call is not None and not e.depends)
+        return any(arg.depends for call in calls for arg in call.args)
 
     @property
     def parameters(self) -> tuple[Node, ...]:

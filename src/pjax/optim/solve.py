@@ -79,6 +79,23 @@ class Solution(NamedTuple, Generic[P]):
         return Status(int(self.status)).message
 
 
+class _At(NamedTuple):
+    """How far a solve has come."""
+
+    leaves: list[Any]
+    steps: jax.Array
+    made: jax.Array
+    """Of these, with the choices of now."""
+    violation: jax.Array
+    violations: jax.Array
+    path: list[Any]
+    neglected: dict[int, jax.Array]
+
+
+def _largest(dtype: Any) -> jax.Array:
+    return jnp.asarray(jnp.finfo(dtype).max, dtype)
+
+
 def solve(
     fn: Callable[[P], Any],
     params: P,
@@ -96,7 +113,8 @@ def solve(
     Args:
         fn: an ordinary JAX function of the parameters whose outputs are targets, such as
             `pjax.squared_error` (equality) or `pjax.margin_loss` (inequalities). Choices in it that depend on
-            parameters (an index, an order, a branch) are those of the start.
+            parameters (an index, an order, a branch) are held until the constraints hold, then made anew; it
+            has converged when they do not change any more.
         params: any pytree of floating-point arrays, the start.
         solver: a method of `pjax.optim`; its `steps_per_update` is not used.
         max_steps: when to give up.
@@ -126,50 +144,59 @@ def solve(
     def run(
         leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
     ) -> tuple[Solution[Any], dict[int, jax.Array]]:
-        problem = program.problem(leaves, constants)
-        iteration = solver.iteration(problem, measure=True)
-        edges = max(problem.edges, 1)
+        def from_there(at: _At) -> tuple[_At, jax.Array]:
+            """Step until the constraints hold, from the forward evaluation of some parameters; their loss."""
+            problem = program.problem(at.leaves, constants)
+            iteration = solver.iteration(problem, measure=True)
+            edges = max(problem.edges, 1)
 
-        def now(state: Any) -> list[Any]:
-            return program.moved(leaves, iteration.parameters(state))
+            def now(state: Any) -> list[Any]:
+                return program.moved(at.leaves, iteration.parameters(state))
 
-        def more(carry: Any) -> jax.Array:
-            _, k, violation, _, _ = carry
-            return (k < max_steps) & (violation > limit) & jnp.isfinite(violation)
+            def more(carry: Any) -> jax.Array:
+                _, k, violation, _, _ = carry
+                return (k < max_steps) & (violation > limit) & jnp.isfinite(violation)
 
-        def step(carry: Any) -> Any:
-            state, k, _, violations, path = carry
-            state = iteration.step(state)
-            violation = jnp.sqrt(jnp.maximum(iteration.squared(state), 0) / edges)
-            if listener is not None:
-                due = (k + 1) % every == 0
-                call_when(due, program.listeners.tell, listener, k + 1, violation, always=every == 1)
-            if record:
-                path = [p.at[k].set(x) for p, x in zip(path, now(state), strict=True)]
-            return state, k + 1, violation, violations.at[k].set(violation), path
+            def step(carry: Any) -> Any:
+                state, k, _, violations, path = carry
+                state = iteration.step(state)
+                violation = jnp.sqrt(jnp.maximum(iteration.squared(state), 0) / edges)
+                if listener is not None:
+                    due = (k + 1) % every == 0
+                    call_when(due, program.listeners.tell, listener, k + 1, violation, always=every == 1)
+                if record:
+                    path = [p.at[k].set(x) for p, x in zip(path, now(state), strict=True)]
+                return state, k + 1, violation, violations.at[k].set(violation), path
+
+            start = iteration.start(), at.steps, _largest(dtype), at.violations, at.path
+            state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
+            found = iteration.neglected(state)
+            neglected = {v: jnp.maximum(x, at.neglected[v]) if at.neglected else x for v, x in found.items()}
+            return _At(now(state), k, k - at.steps, violation, violations, path, neglected), problem.loss
 
         path = [jnp.full((max_steps, *jnp.shape(x)), jnp.nan, jnp.result_type(x)) for x in leaves]
-        start = (
-            iteration.start(),
-            jnp.zeros((), jnp.int32),
-            jnp.asarray(jnp.finfo(dtype).max, dtype),
-            jnp.full(max_steps, jnp.nan, dtype),
-            path if record else [],
-        )
-        state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
+        zero, violations = jnp.zeros((), jnp.int32), jnp.full(max_steps, jnp.nan, dtype)
+        start = _At(list(leaves), zero, zero, _largest(dtype), violations, path if record else [], {})
+        at, loss = from_there(start)
+        again = jnp.bool_(False)
+        if program.holds:  # they hold for the choices of the start: what with those of now?
+
+            def changes(at: _At) -> jax.Array:
+                return (at.violation <= limit) & (at.made > 1) & (at.steps < max_steps)
+
+            at = jax.lax.while_loop(changes, lambda at: from_there(at)[0], at)
+            again = at.made > 1
         if listener is not None and every > 1:
-            call_when(k % every != 0, program.listeners.tell, listener, k, violation)
+            call_when(at.steps % every != 0, program.listeners.tell, listener, at.steps, at.violation)
+        converged = (at.violation <= limit) & ~again
         status = jnp.where(
-            jnp.isfinite(violation),
-            jnp.where(violation <= limit, Status.CONVERGED, Status.MAX_STEPS),
+            jnp.isfinite(at.violation),
+            jnp.where(converged, Status.CONVERGED, Status.MAX_STEPS),
             Status.NOT_FINITE,
         ).astype(jnp.int32)
-        neglected = iteration.neglected(state)
-        worst = functools.reduce(jnp.maximum, neglected.values(), jnp.zeros((), jnp.float32))
-        return (
-            Solution(now(state), status, k, violations, problem.loss, worst, path if record else None),
-            neglected,
-        )
+        worst = functools.reduce(jnp.maximum, at.neglected.values(), jnp.zeros((), jnp.float32))
+        found = Solution(at.leaves, status, at.steps, at.violations, loss, worst, at.path if record else None)
+        return found, at.neglected
 
     key = (max_steps, callback is None, every, record)
     listener = None if callback is None else jnp.asarray(program.listeners.number(callback), jnp.int32)

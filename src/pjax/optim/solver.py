@@ -469,6 +469,7 @@ class Program:
         self.stored = frozenset[int]()
         self.store(self.stored)
         self.listeners = Listeners()
+        self.holds = graph.holds
         self._checked: set[tuple[bool, ...]] = set()
         self._graph = graph
         self._kind = kind
