@@ -23,8 +23,6 @@ SOLVERS: dict[str, Callable[[float], pjax.optim.Solver]] = {
     "ep": lambda rate: pjax.optim.ExtrapolatedProjections(learning_rate=rate),
     "dr": lambda rate: pjax.optim.DouglasRachford(outer=optax.adam(rate)),
     "ap": lambda rate: pjax.optim.AlternatingProjections(outer=optax.adam(rate)),
-    "dr-fixed": lambda rate: pjax.optim.DouglasRachford(outer=optax.adam(rate), constants="fixed"),
-    "ap-fixed": lambda rate: pjax.optim.AlternatingProjections(outer=optax.adam(rate), constants="fixed"),
 }
 TOLERANCE = 0.1
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]

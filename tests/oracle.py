@@ -217,7 +217,8 @@ class Oracle:
             self.labels[node.index] = [np.asarray(known(wire.expr)) for wire in still]
             constant = [i for i, wire in enumerate(node.wires) if wire.constant]
             product = isinstance(node.rule, (Contraction, Dot))
-            self.fixed[node.index] = constant[0] if fixed_constants and product and constant else None
+            held = fixed_constants or isinstance(node.rule, Dot)
+            self.fixed[node.index] = constant[0] if held and product and constant else None
         self.factors = _factors(partition.graph, constants)
         self.source, self.scalar, self.value = map(np.concatenate, (source, scalar, value))
         self.reader = np.empty(total, int)

@@ -254,6 +254,27 @@ def test_samples_with_a_mask_of_zero_do_not_move_anything(method):
     assert not jnp.array_equal(first, PARAMS["a"])
 
 
+WRITTEN_OUT = {
+    "cross-entropy": lambda z, y: -jnp.mean(jnp.sum(y * (z - jax.nn.logsumexp(z, 1, keepdims=True)), axis=1)),
+    "squares": lambda z, y: jnp.mean((z - y) ** 2),
+    "masked": lambda z, y: -jnp.sum(0.5 * y * jnp.tanh(z)),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+@pytest.mark.parametrize("method", ["AlternatingProjections", "DouglasRachford"])
+def test_losses_that_are_written_out_fall(name, method):
+    """Products with labels, masks and scales are linear: a method that moves their copies would go uphill."""
+    x, w = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(5, 3), (3, 4)]))
+    y = jax.nn.one_hot(jnp.arange(5) % 4, 4)
+
+    def loss(w):
+        return WRITTEN_OUT[name](x @ w, y)
+
+    found, before = getattr(optim, method)().update(loss, w)
+    assert float(loss(found)) < float(before) - 1e-2
+
+
 def test_labels_out_of_range_inside_jit_are_not_a_number():
     solver = optim.ExtrapolatedProjections()
 

@@ -110,6 +110,15 @@ def test_the_rules_of_the_package():
     assert not {"Node", "Module", "AlternatingProjections"} & found
 
 
+def test_imports_of_the_package_point_downwards():
+    """No rule of a higher folder is known below it, and none is imported late to hide a circle."""
+    found = walk.imports(walk.modules())
+    assert walk.upward(found) == []
+    late = {one.importer for one in found if one.late}
+    assert late <= {"pjax.__main__", "pjax.experiments.cli"} | {name for name in late if ".debug" in name}
+    assert walk.levels(walk.longest_chain([one for one in found if not one.late], "pjax")) <= 12
+
+
 def test_an_update_is_watched():
     found = walk.first_update("AP")
     assert found.files > 5

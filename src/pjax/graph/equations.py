@@ -268,7 +268,10 @@ def _reduce_sum(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list
 
 def _multiply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
     made = out(eqn)
-    return [builder.operation(Dot(), *(vector(broadcast(a, made["shape"])) for a in args), **made)]
+    # A factor that is known is no node: the product is linear, whatever becomes of constants elsewhere.
+    known = [i for i, a in enumerate(args) if not a.depends]
+    rule = Dot(known[0] if known else None)
+    return [builder.operation(rule, *(vector(broadcast(a, made["shape"])) for a in args), **made)]
 
 
 def _divide(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:

@@ -314,8 +314,9 @@ class EdgeSolver(Solver):
         consensus: ``"exact"`` weights a node's output by the number of edges that leave it, which is the
             projection onto its consensus set; ``"paper"`` weights it by one, as the paper's experiments.
         edges: ``"implicit"`` keeps node-sized arrays; ``"explicit"`` stores every edge (the definition).
-        constants: ``"nodes"``, as in the paper: a product may move its copy of a constant, which is then
-            set back. ``"fixed"``: it may not, so that a product with a constant is a linear constraint.
+        constants: ``"nodes"``, as in the paper: a matrix product or a convolution may move its copy of a
+            constant, which is then set back. ``"fixed"``: it may not, so that it is a linear constraint.
+            Products number by number with a constant, such as a mask or a scale, always are.
         metric: ``"unit"``, all edges count alike, as in the paper; ``"balanced"``: a product of x and y is
             projected in the variables s x and y / s in which its two factors have the same typical length
             (s² = |y| / |x|, one number for all dot products of a matmul or convolution, of the point where
