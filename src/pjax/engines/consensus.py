@@ -62,7 +62,7 @@ class Sweep:
     def __init__(
         self, problem: Problem, *, extrapolation: Extrapolation | None = None, measure: bool = False
     ) -> None:
-        self._problem = problem.prepared()
+        self._problem = problem
         self._extrapolation = extrapolation
         self._measure = measure
         graph, place = problem.graph, problem.partition.set_of()

@@ -50,8 +50,12 @@ class Problem:
         balanced: bool = False,
         state_dtype: Any = None,
         stored: frozenset[int] = frozenset(),
+        sweeps: bool = False,
     ) -> None:
-        """``stored`` are contractions whose edges must be kept as they are."""
+        """``stored`` are contractions whose edges must be kept as they are.
+
+        With ``sweeps`` nobody asks for counts of edges, which take time.
+        """
         self.partition = partition
         self.graph = graph = partition.graph
         self.dtype = graph.dtype
@@ -74,11 +78,8 @@ class Problem:
                 if not wire.constant:
                     self.wirings[n.index, i] = self._wiring(wire)
         self._factors = self._weigh()
-
-    def prepared(self) -> "Problem":
-        """The problem, with what a loop would otherwise compute in every step."""
-        _ = self.counts, self._lengths
-        return self
+        if not sweeps:  # now, and not in every step of a loop
+            _ = self.counts, self._lengths
 
     @functools.cached_property
     def _lengths(self) -> dict[int, tuple[jax.Array, ...]]:

@@ -102,7 +102,7 @@ def _ask_body(
 ) -> list[jax.Array]:
     """What one step of a loop asks of its leaves, given what is asked of its outputs."""
     order = Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
-    problem = Problem(order, constants, leaves)
+    problem = Problem(order, constants, leaves, sweeps=True)
     found = _sweep(problem, softness, problem.asked(goals))
     return [
         jnp.zeros(jnp.shape(leaf), problem.dtype) if v is None else found[v]

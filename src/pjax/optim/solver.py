@@ -470,7 +470,6 @@ class Program:
         self.stored = frozenset[int]()
         self.store(self.stored)
         self.listeners = Listeners()
-        self.holds = graph.holds
         self._checked: set[tuple[bool, ...]] = set()
         self._graph = graph
         self._kind = kind
@@ -482,6 +481,11 @@ class Program:
         self.solves.clear()
         # A new function, which is compiled anew.
         self.update = jax.jit(functools.partial(self._update), static_argnames=("treedef", "apart"))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the function makes choices that depend on parameters."""
+        return self._graph.holds
 
     def edges(self, v: int) -> int:
         """The number of edges of each input of a contraction."""
@@ -497,6 +501,7 @@ class Program:
             balanced=self.solver.metric == "balanced",
             state_dtype=self.solver.state_dtype,
             stored=self.stored,
+            sweeps=self.solver.adds,
         )
 
     def check_parts(self, parts: Sequence[tracing.Traced]) -> None:

@@ -86,7 +86,7 @@ class EdgeSpace:
 
     def __init__(self, problem: Problem, history: dict[int, int | None] | None = None) -> None:
         """``history`` is what `histories` returns; without it every edge is stored."""
-        self.problem = problem.prepared()
+        self.problem = problem
         # With one input fixed a history of one term is exact.
         self._history = {
             v: length if problem.fixed(problem.graph.nodes[v]) is None else 1
