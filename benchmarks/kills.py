@@ -131,10 +131,11 @@ def disturbed(kind: Kind, folder: Path, data: Path, seconds: float, chance: rand
         ends = finish(processes)
     if not late:
         code = INTERRUPTED if how == signal.SIGINT else -signal.SIGKILL
-        allowed = [{0, code} if process == victim else {0, LOST} for process in range(len(processes))]
-        for end, codes in zip(ends, allowed, strict=True):
-            early = how == signal.SIGINT and "pjax" not in end.said  # Python itself was still starting
-            if end.code not in codes and not early:
+        for process, end in enumerate(ends):
+            codes = {0, code} if process == victim else {0, LOST}
+            if process == victim and how == signal.SIGINT and "pjax" not in end.said:
+                codes |= {1, -signal.SIGINT}  # Python itself was still starting, and says so in its own way
+            if end.code not in codes:
                 return f"{how.name} after {seconds:.1f} s: status {end.code}: {end.said[-500:]}"
     undisturbed(kind, folder, data)
     return ""
