@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import pjax.losses  # noqa: F401  (registers its targets)
 from pjax.rules import Example, Primitive, registered
-from pjax.testing import Report, check_projection
+from pjax.testing.projections import check_example
 from tests import functions
 
 
@@ -22,20 +22,6 @@ def shares(example: Example, points: int) -> list[int]:
     """How many points to give each case: all get some, long inputs fewer, together at least ``points``."""
     weights = [1 / (16 + sum(math.prod(shape) for shape in case)) for case in example.shapes]
     return [math.ceil(points * weight / sum(weights)) for weight in weights]
-
-
-def check(example: Example, points: int, dtype: str, key: int) -> Report:
-    return check_projection(
-        example.rule,
-        example.shapes,
-        constant=example.constant,
-        sided=example.sided,
-        labels=example.labels,
-        scale=example.scale,
-        samples=shares(example, points),
-        dtype=dtype,
-        key=key,
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         begin = time.perf_counter()
         try:
-            report = check(example, options.points, options.dtype, options.key)
+            samples = shares(example, options.points)
+            report = check_example(example, samples=samples, dtype=options.dtype, key=options.key)
         except AssertionError as error:
             failures += 1
             print(f"{example.name:<52} FAILED: {error}", flush=True)

@@ -32,6 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--optimised", action="store_true", help="compile as users do: slower to begin with")
     options = parser.parse_args(arguments)
+    if options.jobs < 1 or options.seeds < 1:
+        parser.error("--jobs and --seeds must be at least 1")
     end = time.monotonic() + 60 * options.minutes
     last = options.seed + options.seeds
     failed: dict[str, list[int]] = {name: [] for name in [*options.properties, "crash"]}

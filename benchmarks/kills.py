@@ -233,6 +233,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", nargs="*", choices=[kind.name for kind in KINDS], help="some of the kinds")
     parser.add_argument("--seed", type=int, default=None, help="of the moments; by default another each time")
     options = parser.parse_args(arguments)
+    if options.times < 1 or options.jobs < 1:
+        parser.error("--times and --jobs must be at least 1")
     seed = random.randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     good = True

@@ -163,7 +163,7 @@ def violations(
 def _violation(problem: Problem, node: Node, values: dict[int, jax.Array]) -> jax.Array:
     """Of one node, given the displacements of all."""
     v = node.index
-    shifts = tuple(problem.push(v, i, values) for i in range(len(node.wires)))
+    shifts = problem.shifts(v, values)
     read = None
     if node.is_target:
         (move,) = problem.project(v, shifts, None).inputs

@@ -81,11 +81,9 @@ class Sweep:
 
     def _kept(self, value: dict[int, jax.Array], message: dict[int, jax.Array], squared: jax.Array) -> State:
         """A state as it is kept: parameters in full, since they add up over all steps."""
-        nodes = self._problem.graph.nodes
+        nodes, narrow = self._problem.graph.nodes, self._problem.narrow
         value, message = (
-            {v: x for v, x in d.items() if nodes[v].is_parameter}
-            | self._problem.narrow({v: x for v, x in d.items() if not nodes[v].is_parameter})
-            for d in (value, message)
+            {v: x if nodes[v].is_parameter else narrow(x) for v, x in d.items()} for d in (value, message)
         )
         return State(value, message, squared)
 

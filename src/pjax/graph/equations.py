@@ -267,11 +267,13 @@ def _reduce_sum(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list
 
 
 def _multiply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-    made = out(eqn)
-    # A factor that is known is no node: the product is linear, whatever becomes of constants elsewhere.
-    known = [i for i, a in enumerate(args) if not a.depends]
-    rule = Dot(known[0] if known else None)
-    return [builder.operation(rule, *(vector(broadcast(a, made["shape"])) for a in args), **made)]
+    return _products(builder, eqn, [vector(broadcast(a, out(eqn)["shape"])) for a in args])
+
+
+def _products(builder: "Builder", eqn: jex.JaxprEqn, factors: Sequence[Expr]) -> list[Expr]:
+    """Products number by number. A factor that is known is no node: they are linear, for every method."""
+    known = [i for i, factor in enumerate(factors) if not factor.depends]
+    return [builder.operation(Dot(known[0] if known else None), *factors, **out(eqn))]
 
 
 def _divide(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
@@ -298,7 +300,7 @@ def _dot_general(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
         layout.apply("expand", functools.partial(rule.expand, i), arg, key=("expand", rule, i))
         for i, arg in enumerate(args)
     ]
-    return [builder.operation(Dot(), *written, **out(eqn))]
+    return _products(builder, eqn, written)
 
 
 def _convolution(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:

@@ -125,11 +125,6 @@ class Form:
     """Whether it is more than sums, products with constants, and bounds."""
 
 
-def node_output(node: int, shape: tuple[int, ...], dtype: Any, *, after: bool = False) -> Expr:
-    """The output of a node, as an expression."""
-    return Expr(shape, dtype, depends=True, after=after, node=node)
-
-
 def literal(value: Any) -> Expr:
     """A constant written in the program."""
     return Expr(jnp.shape(value), jnp.result_type(value), literal=value)

@@ -178,8 +178,7 @@ class Solver(abc.ABC):
         self, problem: Problem, node: Node, values: Mapping[int, jax.Array], goal: jax.Array | None
     ) -> Sequence[jax.Array | None]:
         """What one node asks of its inputs in a step, given displacements and what is asked of itself."""
-        shifts = tuple(problem.push(node.index, i, values) for i in range(len(node.wires)))
-        return problem.project(node.index, shifts, goal).inputs
+        return problem.project(node.index, problem.shifts(node.index, values), goal).inputs
 
     @property
     def outer_optimizer(self) -> Any:

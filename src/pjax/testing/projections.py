@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.rules import Primitive, Target, registered
+from pjax.rules import Example, Primitive, Target, registered
 from pjax.testing import samples as draw
 from pjax.testing import search
 from pjax.testing.report import ROUNDINGS, TOLERANCE, Report, Witness, brief, worst
@@ -125,17 +125,22 @@ def check_registered(*names: str, **options: Any) -> Report:
             " Register it first: pjax.register_primitive(rule, shapes)"
         )
     return worst(
-        check_projection(
-            example.rule,
-            example.shapes,
-            constant=example.constant,
-            sided=example.sided,
-            labels=example.labels,
-            scale=example.scale,
-            **options,
-        )
+        check_example(example, **options)
         for example in registered()
         if example.nearest and (not names or example.rule.name in names)
+    )
+
+
+def check_example(example: Example, **options: Any) -> Report:
+    """`check_projection` of a rule as it is registered."""
+    return check_projection(
+        example.rule,
+        example.shapes,
+        constant=example.constant,
+        sided=example.sided,
+        labels=example.labels,
+        scale=example.scale,
+        **options,
     )
 
 

@@ -30,7 +30,7 @@ from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
 from pjax.graph.stack import values as rolling
 from pjax.graph.stack.alike import Signatures, Skeletons, mapped, neighbours, places, together
-from pjax.graph.wires import Call, Evaluator, Expr, Wire, node_output
+from pjax.graph.wires import Call, Evaluator, Expr, Wire
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,7 +193,7 @@ class _Stacker:
         self._keep: list[Expr] = []
         self._forms = [self._form(unit) for unit in units]
         self._outputs = [
-            node_output(u, shape, unit[0].dtype, after=unit[0].is_target)
+            Expr(shape, unit[0].dtype, depends=True, after=unit[0].is_target, node=u)
             for u, (unit, (_, _, shape, _)) in enumerate(zip(units, self._forms, strict=True))
         ]
 

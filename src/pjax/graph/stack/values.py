@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pjax.graph.stack.alike import Signatures, Skeletons, together
-from pjax.graph.wires import Evaluator, Expr, needs_of, node_output
+from pjax.graph.wires import Evaluator, Expr, needs_of
 
 if TYPE_CHECKING:
     from pjax.graph.stack.stacking import StackedGraph
@@ -284,7 +284,7 @@ class _Chain:
                     sliced[name] = alone(together(leaf.over, self._signature)[0])
                 else:
                     fixed[name] = alone(at)
-            return node_output(name, at.shape, at.dtype)
+            return Expr(at.shape, at.dtype, depends=True, node=name)
 
         for v, of_node in zip(nodes, leaves, strict=True):
             found_exprs = []
