@@ -21,8 +21,8 @@ from examples import zoo
 
 SOLVERS: dict[str, Callable[[float], pjax.optim.Solver]] = {
     "ep": lambda rate: pjax.optim.ExtrapolatedProjections(learning_rate=rate),
-    "dr": lambda rate: pjax.optim.DouglasRachford(outer=optax.adam(rate)),
-    "ap": lambda rate: pjax.optim.AlternatingProjections(outer=optax.adam(rate)),
+    "dr": lambda rate: pjax.optim.Outer(pjax.optim.DouglasRachford(), optax.adam(rate)),
+    "ap": lambda rate: pjax.optim.Outer(pjax.optim.AlternatingProjections(), optax.adam(rate)),
 }
 TOLERANCE = 0.1
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]

@@ -51,10 +51,12 @@ class Problem:
         state_dtype: Any = None,
         stored: frozenset[int] = frozenset(),
         sweeps: bool = False,
+        steered: bool = False,
     ) -> None:
         """``stored`` are contractions whose edges must be kept as they are.
 
-        With ``sweeps`` nobody asks for counts of edges, which take time.
+        With ``sweeps`` nobody asks for counts of edges, which take time. ``steered``: an outer optimiser
+        chooses the steps of parameters.
         """
         self.partition = partition
         self.graph = graph = partition.graph
@@ -63,6 +65,7 @@ class Problem:
         self.consensus = consensus
         self.fixed_constants = fixed_constants
         self.stored = stored
+        self.steered = steered
         self._shardings = graph.shardings
         evaluate, values = graph.evaluator(constants, leaves)
         self._evaluate, self._values = evaluate, values

@@ -186,16 +186,14 @@ def make(name: str, **given: Any) -> Method:
         return Gradient(full, rate, precision)
     for key in ("steps", "loss_scale"):
         chosen.pop(key, None)
-    if "outer" in chosen:
-        chosen["outer"] = transformation(chosen["outer"], rate, eps=TINY)
-    elif base == "ep":
-        chosen["learning_rate"] = rate
-    if base != "ep":
-        chosen |= {"consensus": used["consensus"], "sync_every": sync_every}
-    elif sync_every > 1:
-        raise InputError(
-            f"{name}: ep hands the moves of every step to its outer optimiser, so that groups exchange"
-            f" them in every step; sync_every must be 1, or a multiple of the {steps} steps on a batch"
-        )
-    solver = SOLVERS[base](steps_per_update=steps, groups=groups, **chosen)
+    outer = transformation(chosen.pop("outer"), rate, eps=TINY) if "outer" in chosen else None
+    if base == "ep":
+        chosen |= {"learning_rate": rate} if outer is None else {"outer": outer}
+    else:
+        chosen["consensus"] = used["consensus"]
+    solver = SOLVERS[base](steps_per_update=steps, **chosen)
+    if outer is not None and base != "ep":
+        solver = optim.Outer(solver, outer)
+    if groups > 1:
+        solver = optim.Groups(solver, groups, sync_every)
     return Projections(solver, used["loss_scale"], "fixed_point" if rest == "fp" else "newton", precision)
