@@ -10,16 +10,12 @@ BUILD := build
 # Tests that are run once more against the built wheel.
 SMOKE := tests/test_package.py tests/test_listing.py tests/test_computation.py
 
-.PHONY: demo test test-all test-source test-wheel docs docs-look bench lint format clean
+.PHONY: demo test test-source test-wheel docs docs-look bench lint format clean
 
 demo: $(STAMP)
 	$(VENV)/bin/pjax train --data digits --model mlp
 
 test: test-source test-wheel
-
-# Every case of every test.
-test-all: $(STAMP)
-	PJAX_TEST_ALL=1 $(PY) -m pytest -n 2 tests
 
 test-source: $(STAMP)
 	$(PY) -m pytest -n 2 tests

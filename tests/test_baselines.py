@@ -14,6 +14,8 @@ from pjax.experiments.config import Config
 from pjax.experiments.methods import mean_cross_entropy
 from pjax.experiments.models import CNN, MLP
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 
 

@@ -15,7 +15,6 @@ from pjax.graph import read as _trace
 from pjax.optim.solver import compiled
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def mlp(batch=12):
