@@ -128,11 +128,16 @@ def _row(model: zoo.Model, before: float, projections: Trained | str, gradients:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks zoo", description=__doc__)
     parser.add_argument("--only", nargs="*", metavar="NAME", help="models with this in their name")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="the K-th of every N models")
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--method", choices=SOLVERS, default="ep")
     options = parser.parse_args(arguments)
     wanted = [name.lower() for name in options.only or [""]]
     models = [m for m in zoo.MODELS.values() if any(name in m.name.lower() for name in wanted)]
+    part, _, parts = options.part.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        parser.error(f"--part: expected a part of some, such as 1/4, got {options.part!r}")
+    models = models[int(part) - 1 :: int(parts)]
     if not models:
         parser.error(
             f"no model has {' or '.join(options.only)} in its name; there are {', '.join(zoo.MODELS)}"
