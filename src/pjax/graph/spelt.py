@@ -109,7 +109,8 @@ PROBABILITIES = (
 )
 """Of labels that are probabilities, or those times a weight."""
 
-_ENDS = frozenset({"sub", "gather", "reduce_sum"})
+ENDS = frozenset({"sub", "gather", "reduce_sum"})
+"""The equations that all of them end in."""
 
 
 def cross_entropy(out: Expr, made: Mapping[int, Made]) -> Found | None:
@@ -119,8 +120,6 @@ def cross_entropy(out: Expr, made: Mapping[int, Made]) -> Found | None:
         out: the value.
         made: how values are made, by their identity.
     """
-    if made[id(out)].eqn.primitive.name not in _ENDS:
-        return None
     for logits in _candidates(out, made):
         for spelling, pattern in _patterns(logits.shape, logits.dtype, jnp.result_type(int) == jnp.int64):
             seen: dict[int, Expr] = {}
