@@ -20,7 +20,7 @@ from tests.generator import LATER, OPERATIONS, draw, operations
 from tests.properties import Case, Deviation, Result
 
 ROOT = Path(__file__).parents[1]
-SEEDS = range(12)
+SEEDS = range(10)
 FRESH = range(2)
 LOOPS = ("scan", "mapped", "repeated")
 """Their bodies have functions that capture a part of the batch."""
