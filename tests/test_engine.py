@@ -49,7 +49,7 @@ def plan():
     """Every graph with three methods and three of four settings, which take turns; half with stored edges."""
     for g, graph in enumerate(GRAPHS):
         for s, name in enumerate(("AP", "DR", ("CP", "DM")[g % 2])):
-            turn = (g + s) % 4
+            turn = (g + g // 4 + s) % 4
             settings = {"steps_per_update": STEPS[name], "consensus": ("paper", "exact")[turn // 2]}
             if turn % 2 and graph not in SPHERES:  # spheres are not extrapolated
                 settings |= {"steps_per_update": 4, "metric": "balanced"}
