@@ -381,9 +381,10 @@ def single_run(run: Run) -> Any:
     how = look(run.method)
     name, _, options = method_label(run.method).partition(", ")
     model, _, data = describe([run]).partition(" ")
-    title = f"{name}: {model} {spell(run.architecture)} {data}"
+    shown = spell(run.architecture)
+    title = f"{name}: {model} {'' if shown == model else f'{shown} '}{data}"
     below = f"{options}  ·  {about([run])}" if options else about([run])
-    figure, (left, right) = panels(2, title, below, titles=["Loss", "Accuracy"], share=False)
+    figure, (left, right) = panels(2, title, below, titles=["Loss", run.score.capitalize()], share=False)
     steps = np.array([check.step for check in run.checks], dtype=np.float64)
     for axis in (left, right):
         axis.set_xlim(0, steps[-1] * 1.02 or 1)
@@ -395,7 +396,7 @@ def single_run(run: Run) -> Any:
     if seen.size and seen.min() > 0 and seen.max() > 20 * seen.min():
         left.set_yscale("log")
         decades(left.yaxis, seen.min(), seen.max())
-    accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]), "accuracy (%)")
+    accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]), f"{run.score} (%)")
     quiet = Look("#8b9298", strong=False, dashed=False)
     ends = {"validation": _mean_and_band(right, steps, validation, quiet)}
     ends["test"] = _mean_and_band(right, steps, test, how)
@@ -406,7 +407,7 @@ def single_run(run: Run) -> Any:
     if run.test is not None:
         spread = f" ± {run.test.std:.1f}" if len(run.results) > 1 else ""
         best = f"{run.test.mean:.1f}{spread} %"
-        note(figure, [f"test accuracy of the parameters with the best validation accuracy: {best}"])
+        note(figure, [f"test {run.score} of the parameters with the best validation {run.score}: {best}"])
     return figure
 
 
