@@ -95,6 +95,7 @@ EXTRAS = {
     "draw": r"pjax graph .*--out|\.save\(\"\w+\.(svg|png)\"\)|import matplotlib",
     "distributed": r"--devices|--distributed",
     "examples": r"python examples/",
+    "tensorboard": r"--log \S*tensorboard|TensorBoard\(",
 }
 """What lines of commands, and of examples, need, by extra."""
 SHOWN = re.compile(r"^```(?:sh|python)\n(.*?)^```$|^\| (`.*?)\|", flags=re.DOTALL | re.MULTILINE)
