@@ -92,6 +92,12 @@ class TestTables:
         if values == [7, 9]:
             assert found.form.labels == ("7", "9")
 
+    def test_quotes_tabs_and_spaces(self, tmp_path: Path) -> None:
+        rows = "".join(f'{i} \t"a\nb{i % 2}"\tz{i % 2}\n' for i in range(20))
+        (tmp_path / "t.csv").write_text("\ufeffn\t word\tkind\n" + rows)
+        found = own_data.load(tmp_path / "t.csv", target="kind")
+        assert found.form.columns == (("n", None), ("word", ("a\nb0", "a\nb1")))
+
     def test_large_numbers_keep_their_differences(self, tmp_path: Path) -> None:
         rows = [["when", "y"], *([1_700_000_000 + i, i / 7] for i in range(40))]
         found = own_data.load(write(tmp_path / "t.csv", rows), target="y")
@@ -111,6 +117,8 @@ class TestTables:
             ("a,b\n" + "1,x\n" * 20, {"target": "b"}, "one class only, 'x'"),
             ("a,b\n1,x\n2,y\n", {"target": "b", "task": "regression"}, "no row is left|needs numbers"),
             ("a,b\n1,x\n2,y\n", {"target": "b", "ignore": ["a"]}, "no column is left beside"),
+            ("a,b\n1,x\n2,\n3,y\n", {"target": "b"}, "line 3: the target 'b' is empty"),
+            ("a;b\n1,5;x\n2,5;y\n", {"target": "b"}, "decimal commas"),
             ("a,b\n1,2\n", {"target": "b", "test": 1.5}, "share of the rows, between 0 and 1; got 1.5"),
         ],
     )
@@ -140,7 +148,7 @@ class TestArrays:
 
     def test_whole_numbers_may_stay_what_they_are(self) -> None:
         found = own_data.from_arrays((np.arange(60).reshape(20, 3), np.arange(20) % 2), standardise=False)
-        assert found.x_train.dtype == np.int32
+        assert found.x_train.dtype == found.form.empty("here").x_train.dtype == np.int32
         assert sorted(found.form.inputs([[1, 2, 3]], "here")[0]) == [1, 2, 3]
 
     @pytest.mark.parametrize(
@@ -309,7 +317,14 @@ class TestBatches:
         seen = [next(stream)[0] for _ in range(3)]
         np.testing.assert_allclose(seen[1], self.batch(0)[0], rtol=1e-6)
 
+    def test_numbers_stay_what_they_are(self) -> None:
+        found = own_data.from_batches([(X[:16], X[:16, :1] + 5)], (X, X[:, :1] + 5))
+        np.testing.assert_allclose(next(found.stream(0))[1], X[:16, :1] + 5, rtol=1e-6)
+        np.testing.assert_allclose(found.x_val, X, rtol=1e-6)
+
     def test_what_is_refused(self) -> None:
+        with pytest.raises(pjax.PjaxError, match="say Config"):
+            train(FAST, data=datasets.load("digits"))
         with pytest.raises(pjax.PjaxError, match="there is none"):
             own_data.from_batches(iter([]), (X, Y))
         found = own_data.from_batches(iter([self.batch(0)]), (X, Y)).stream(0)

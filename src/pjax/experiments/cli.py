@@ -366,7 +366,8 @@ def train(
                 _print_results([run])
                 _say(f"plot:   {plot}\nfolder: {where}")
                 own = "with your own data: pjax train --data FILE.csv --target COLUMN"
-                _say(f"next:   pjax eval {where}; {own}")
+                if not run.diverged:
+                    _say(f"next:   pjax eval {where}; {own}")
     if run.diverged:
         errors.print(
             "[bold red]diverged:[/] the loss was not finite: take a lower --learning-rate, or another method"

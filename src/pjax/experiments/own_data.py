@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import functools
 import hashlib
+import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ class Form:
     """What is subtracted from each feature, or channel; nothing, if they are not standardised."""
     scale: tuple[float, ...]
     """What it is then divided by."""
+    dtype: str = "float32"
+    """Of inputs, as the network sees them."""
     labels: tuple[str, ...] = ()
     """Names of the classes; without, they are numbers."""
     columns: tuple[tuple[str, tuple[str, ...] | None], ...] = ()
@@ -87,7 +90,7 @@ class Form:
 
     def empty(self, name: str) -> Dataset:
         """A data set of this form without rows."""
-        x = np.zeros((0, *self.shape), np.float32 if self.shift else np.int32)
+        x = np.zeros((0, *self.shape), self.dtype)
         y = np.zeros((0, self.outputs), np.float32) if self.task == "regression" else np.zeros(0, np.int32)
         return _dataset(name, self, {f"{a}_{part}": v for part in _PARTS for a, v in (("x", x), ("y", y))})
 
@@ -102,9 +105,9 @@ class Form:
         return self._standard(x.reshape(len(x), *self.shape))
 
     def _standard(self, x: Array) -> Array:
-        if not self.shift:
-            return x.astype(np.float32 if x.dtype.kind == "f" else np.int32)
-        return ((x - np.array(self.shift)) / np.array(self.scale)).astype(np.float32)
+        if self.shift:
+            x = (x - np.array(self.shift)) / np.array(self.scale)
+        return x.astype(self.dtype)
 
     def targets(self, y: Any, where: object) -> Array:
         """Classes by number, or standardised numbers."""
@@ -243,7 +246,7 @@ def from_batches(
     arrays = {
         f"{a}_{part}": np.asarray(v) for part, pair in held.items() for a, v in zip("xy", pair, strict=True)
     }
-    dataset = _made(GIVEN, arrays, "batches", None, VALIDATION, None, False)
+    dataset = _made(GIVEN, arrays, "batches", None, VALIDATION, None, standardise=False, targets=False)
     form: Form = dataset.form
 
     def stream(start: int) -> Iterator[tuple[Array, Array]]:
@@ -333,8 +336,9 @@ def _made(
     standardise: bool,
     columns: tuple[Any, ...] = (),
     target: str = "",
+    targets: bool = True,
 ) -> Dataset:
-    """A data set of arrays that are split already, or not."""
+    """A data set of arrays that are split already, or not; numbers to predict are standardised, or not."""
     split = _split(name, {key: np.asarray(value) for key, value in arrays.items()}, validation, test)
     train, y_train = split["x_train"], split["y_train"]
     everything = np.concatenate([split[f"y_{part}"].reshape(-1) for part in _PARTS])
@@ -345,7 +349,8 @@ def _made(
         labels, outputs = _labels(name, everything)
     else:
         flat = _numeric(y_train, f"{name}: y").reshape(len(y_train), -1)
-        outputs, moved = flat.shape[1], moments(flat)
+        outputs = flat.shape[1]
+        moved = moments(flat) if targets else (np.zeros(outputs), np.ones(outputs))
     kinds = np.array([categories is None for _, categories in columns for _ in categories or (0,)], bool)
     shift = scale = np.zeros(0)
     if standardise:
@@ -358,6 +363,7 @@ def _made(
         outputs=outputs,
         shift=tuple(shift.tolist()),
         scale=tuple(scale.tolist()),
+        dtype="float32" if standardise or train.dtype.kind == "f" else "int32",
         labels=labels,
         columns=columns,
         target=target,
@@ -494,7 +500,7 @@ class _Table:
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: is not a text in UTF-8 ({error})") from None
         first = text.partition("\n")[0]
-        reader = csv.reader(text.splitlines(), delimiter=max(",;\t", key=first.count), skipinitialspace=True)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
         self.names = [name.strip() for name in next(reader, [])]
         if not self.names or all(_is_number(name) for name in self.names):
             raise DataError(f"{path}: its first line must name the columns, got {first[:60]!r}")
@@ -533,6 +539,9 @@ class _Table:
             categories = None if values is not None else self._categories(name)
             columns.append((name, categories))
             parts.append(self._one_hot(name, categories) if values is None else values[:, None])
+        if "" in self.texts[target]:
+            line = self.lines[self.texts[target].index("")]
+            raise DataError(f"{self.path}, line {line}: the target {target!r} is empty: leave out such lines")
         y = self._numbers(target, "correct it")
         if y is None:
             y = np.array(self.texts[target])
@@ -571,7 +580,7 @@ class _Table:
         texts = self.texts[name]
         wrong = [i for i, text in enumerate(texts) if not _is_number(text)]
         if not wrong:
-            return np.array(texts, np.float64)
+            return np.array([float(text) for text in texts])
         if 2 * len(wrong) >= len(texts) and not known:
             return None
         raise DataError(
@@ -581,6 +590,8 @@ class _Table:
 
     def _categories(self, name: str) -> tuple[str, ...]:
         found = sorted(set(self.texts[name]))
+        if all(re.fullmatch(r"[+-]?\d+,\d+", text) for text in found):
+            raise DataError(f"{self.path}: the column {name!r} has decimal commas: write points, 1.5")
         if len(found) > _CATEGORIES:
             raise DataError(
                 f"{self.path}: the column {name!r} has {len(found)} different texts, too many for "

@@ -90,8 +90,7 @@ def made(source: Any, x: jax.ShapeDtypeStruct, outputs: tuple[int, ...], name: s
     (4, 2)
     """
     build, keyed = _builder(source, x, outputs, name)
-    first = build(jax.random.key(0))
-    model = _adapted(first, build, keyed, x, name)
+    model = _adapted(build(jax.random.key(0)), build, keyed, x, name)
     params = jax.eval_shape(model.init, jax.random.key(0))
     if not jax.tree.leaves(params):
         raise InputError(f"model {name}: has no parameters, so that nothing can be learnt")
@@ -114,7 +113,7 @@ def _builder(
     source: Any, x: jax.ShapeDtypeStruct, outputs: tuple[int, ...], name: str
 ) -> tuple[Callable[[jax.Array], Any], bool]:
     """A function of a key, and whether it looks at it."""
-    if not (inspect.isfunction(source) or inspect.isclass(source) or inspect.ismethod(source)):
+    if not callable(source) or isinstance(source, _modules()):
         return lambda _: source, False
     wanted = inspect.signature(source).parameters
     known: dict[str, Any] = {"inputs": tuple(x.shape[1:]), "outputs": outputs[-1]}
@@ -132,15 +131,26 @@ def _builder(
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
+def _framework(name: str) -> Any:
+    """A package, if somebody has imported it; else nobody has made anything of it."""
+    return sys.modules.get(name)
+
+
+def _modules() -> tuple[type, ...]:
+    """The classes of models."""
+    found = [_framework(name) for name in ("flax.linen", "flax.nnx", "equinox")]
+    return (nn.Module, *(package.Module for package in found if package is not None))
+
+
 def _adapted(
     first: Any, build: Callable[[jax.Array], Any], keyed: bool, x: jax.ShapeDtypeStruct, name: str
 ) -> Model:
-    """The two functions of what was made. Frameworks that nobody has imported have made nothing."""
+    """The two functions of what was made."""
     if isinstance(first, nn.Module):
         return Model(first.init, first.apply)
     if isinstance(first, tuple) and len(first) == 2 and all(map(callable, first)):
         return Model(*first)
-    linen, nnx, equinox = (sys.modules.get(one) for one in ("flax.linen", "flax.nnx", "equinox"))
+    linen, nnx, equinox = map(_framework, ("flax.linen", "flax.nnx", "equinox"))
     if linen is not None and isinstance(first, linen.Module):
         return _of_linen(first, x, name)
     for module, adapt in ((nnx, _of_nnx), (equinox, _of_equinox)):

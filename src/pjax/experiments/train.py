@@ -150,6 +150,8 @@ def _with_given(
     changes = {name: GIVEN for name, value in (("data", data), ("model", model)) if value is not None}
     if changes and (config is not None or resumed is None):
         config = (config or Config()).on(**changes)
+    if isinstance(data, Dataset) and data.form is None:
+        raise InputError(f'{data.name} is a data set with a name: say Config(data="{data.name}", …)')
     if data is None or isinstance(data, Dataset):
         return config, data
     saved = configuration.read(Path(resumed) / "config.json") if config is None and resumed else config
