@@ -89,7 +89,11 @@ def test_the_story_of_a_new_user() -> None:
     truth = [line.rpartition(",")[2] for line in Path("new.csv").read_text().splitlines()[1:]]
     assert np.mean([line.split(",")[0] == kind for line, kind in zip(table[1:], truth, strict=True)]) > 0.85
     assert (folder / "run.png").stat().st_size > 10_000
-    assert list(Path("report").glob("figures/*.png"))
+    figures = {path.name for path in Path("report").glob("figures/*.png")}
+    assert {"networks.make-flowers-steps.png", "mlp-flowers-steps.png"} <= figures
+    report = Path("report/report.md").read_text()
+    assert "## MLP on flowers (price)" in report
+    assert "test and train are R²" in report
     tests = {step: value for name, step, value in logged(folder) if name == "test"}
     assert sorted(tests) == [check.step for check in run.checks]
     assert list(tests.values())[-1] == pytest.approx(run.checks[-1].test[0], rel=1e-5)

@@ -595,7 +595,7 @@ class _Table:
         if len(found) > _CATEGORIES:
             raise DataError(
                 f"{self.path}: the column {name!r} has {len(found)} different texts, too many for "
-                "categories: leave it out (ignore)"
+                f"categories: leave it out, with --ignore {name}"
             )
         return tuple(found)
 

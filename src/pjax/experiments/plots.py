@@ -107,7 +107,7 @@ def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None
     at the accuracy of its best parameters, to its label. Diamonds are the paper's results.
     """
     runs = _started(runs)
-    title = title or f"test accuracy over {'training steps' if x == 'steps' else 'training time'}"
+    title = title or f"test {runs[0].score} over {'training steps' if x == 'steps' else 'training time'}"
     figure, found = _by_architecture(
         runs,
         title,
@@ -289,7 +289,7 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
     printed = [row.test.mean for run in runs if (row := paper.of(run)) is not None]
     accuracies = np.concatenate([*(mean for _, mean, _ in lines), printed])
     for axis in axes:
-        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else "test accuracy (%)")
+        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else f"test {runs[0].score} (%)")
         if starts and max(ends) > 4 * min(ends):
             axis.set_xscale("log", nonpositive="mask")
             axis.set_xlim(min(starts) * 0.9, max(ends) * 1.12)

@@ -219,7 +219,7 @@ def check_same_data(folder: Path, dataset: Dataset) -> None:
     if form is not None and dataset.form is not None and dataset.form.digest != form.digest:
         raise InputError(
             f"{folder}: the data are not those that the run began with, {dataset.name} has changed since: "
-            "put the old ones there, or begin a new run, with init_from if it shall go on from here"
+            "put the old ones there, or begin a new run, with --init-from if it shall go on from here"
         )
 
 
@@ -311,7 +311,7 @@ def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, i
     if wanted.decay_steps is not None and wanted.max_steps > wanted.decay_steps:
         raise InputError(
             f"{folder}: its learning rate has fallen to 0 at step {wanted.decay_steps}, more steps would do "
-            "nothing: begin a new run, with init_from to go on from its parameters"
+            "nothing: begin a new run, with --init-from to go on from its parameters"
         )
     return wanted, run.finished and wanted == saved
 

@@ -77,8 +77,13 @@ def spell(architecture: str) -> str:
 def describe(runs: Sequence[Run]) -> str:
     """What the runs train: ``MLP on MNIST``."""
     models = "/".join(dict.fromkeys(_model(run.model) for run in runs))
-    data = dict.fromkeys(paper.DATA_LABELS.get(run.data, plain(run.data)) for run in runs)
-    return f"{models} on {'/'.join(data)}"
+    return f"{models} on {'/'.join(dict.fromkeys(_data(run) for run in runs))}"
+
+
+def _data(run: Run) -> str:
+    """What a data set is called; of a table, with what is predicted."""
+    predicted = f" ({run.config['target']})" if "target" in run.config else ""
+    return paper.DATA_LABELS.get(run.data, plain(run.data)) + predicted
 
 
 def _model(name: str) -> str:
