@@ -142,7 +142,8 @@ def caption(table: Table) -> str:
     if (patience := _range(runs, "patience")) != "0":
         every = _range(runs, "check_every")
         parts.append(
-            f"stopped after {patience} checks, {every} steps each, without a better validation {runs[0].score}"
+            f"stopped after {patience} checks, {every} steps each, without a better validation "
+            f"{runs[0].score}"
         )
     if runs[0].score != "accuracy":
         parts.append(f"test and train are {runs[0].score}, not accuracies")
