@@ -11,8 +11,8 @@ from pjax.errors import InputError
 from pjax.experiments import data, methods
 from pjax.experiments.baselines import FeedbackAlignment, ForwardForward
 from pjax.experiments.config import Config
-from pjax.experiments.methods import mean_cross_entropy
 from pjax.experiments.learners import Rates
+from pjax.experiments.methods import mean_cross_entropy
 from pjax.experiments.models import CNN, MLP
 
 KEY = jax.random.key(0)
