@@ -210,6 +210,8 @@ def test_a_model_of_every_kind(tmp_path: Path, model: object) -> None:
     scores = predict(tmp_path / "run", X, model=model)
     assert np.mean(scores.argmax(-1) == Y) > 0.9
     assert evaluate(tmp_path / "run", (X, Y), model=model)["data"] > 90
+    with pytest.raises(pjax.PjaxError, match="200 inputs x, and 3 targets y"):
+        evaluate(tmp_path / "run", (X, Y[:3]), model=model)
     assert jax.tree.leaves(load_params(tmp_path / "run", 1, model=model))
     with pytest.raises(pjax.PjaxError, match="model was given from Python: give it again"):
         predict(tmp_path / "run", X)
@@ -325,12 +327,18 @@ class TestBatches:
     def test_what_is_refused(self) -> None:
         with pytest.raises(pjax.PjaxError, match="say Config"):
             train(FAST, data=datasets.load("digits"))
+        with pytest.raises(pjax.PjaxError, match=r"got generator; batches from an iterator .*from_batches"):
+            train(FAST, data=(self.batch(i) for i in range(3)))
         with pytest.raises(pjax.PjaxError, match="there is none"):
             own_data.from_batches(iter([]), (X, Y))
         found = own_data.from_batches(iter([self.batch(0)]), (X, Y)).stream(0)
         next(found)
         with pytest.raises(pjax.PjaxError, match="there is no batch 1: the iterator is used up"):
             next(found)
+        twice = own_data.from_batches((self.batch(i) for i in range(9)), (X, Y))
+        next(twice.stream(0))
+        with pytest.raises(pjax.PjaxError, match="there is no batch 0: the iterator is used up"):
+            next(twice.stream(0))
         odd = [self.batch(0), tuple(part[:3] for part in self.batch(1))]
         stream = own_data.from_batches(odd, (X, Y)).stream(1)
         with pytest.raises(pjax.PjaxError, match="batch 1 has inputs of shape"):

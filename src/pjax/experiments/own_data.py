@@ -179,10 +179,8 @@ def load(
         table = _Table(path)
         arrays, columns = table.encoded(target, ignore, categorical)
     else:
-        if stray := [
-            n for n, v in (("target", target), ("ignore", ignore), ("categorical", categorical)) if v
-        ]:
-            raise InputError(f"{', '.join(stray)}: for the columns of a .csv file, got {path}")
+        if target or ignore or categorical:
+            raise InputError(f"target, ignore and categorical are for the columns of a .csv file, got {path}")
         arrays = read_npz(path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -207,6 +205,11 @@ def from_arrays(
     Dataset(given: 7 to train on, 1 to validate with, 2 to test with; inputs (10,), to predict 1 number)
     """
     if not isinstance(data, Mapping):
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise InputError(
+                f"data must be (x, y), or a mapping with these arrays, got {type(data).__name__}; batches "
+                "from an iterator become data by own_data.from_batches(batches, validation=(x, y))"
+            )
         data = dict(zip("xy", data, strict=True))
     arrays = {name: np.asarray(array) for name, array in data.items()}
     digest = hashlib.sha256()
@@ -230,7 +233,8 @@ def from_batches(
         validation: inputs and targets to validate with.
         test: inputs and targets to test with; by default the same.
 
-    Whole numbers to predict are classes, from 0 to the largest in ``validation``. Nothing is standardised.
+    Whole numbers to predict are classes, those of ``validation`` and of the first batch. Nothing is
+    standardised.
     """
     begin: Callable[[int], Iterable[Any]]
     if callable(batches):
@@ -238,8 +242,9 @@ def from_batches(
     else:
         iterator = iter(batches)
         first = next(iterator, None)
-        every = itertools.chain([first], iterator) if iterator is batches else _again(batches)
-        begin = functools.partial(_after, every)
+        # A generator can be gone through once, of which the first batch was looked at.
+        passes = iter([itertools.chain([first], iterator)]) if iterator is batches else _passes(batches)
+        begin = functools.partial(_after, passes)
     if first is None:
         raise InputError("batches: there is none; an iterator that was used up must be made anew")
     held = {"train": first, "val": validation, "test": test or validation}
@@ -266,19 +271,15 @@ def from_batches(
     return dataclasses.replace(dataset, stream=stream)
 
 
-def _after(every: Iterable[Any], start: int) -> Iterator[Any]:
-    """What comes from a batch on."""
-    return itertools.islice(every, start, None)
+def _after(passes: Iterator[Iterable[Any]], start: int) -> Iterator[Any]:
+    """What comes from a batch on, in the next pass; nothing, if there is none."""
+    return itertools.islice(next(passes, ()), start, None)
 
 
-def _again(batches: Iterable[Any]) -> Iterator[Any]:
-    """All of it, again and again."""
-    found = True
-    while found:
-        found = False
-        for batch in batches:
-            found = True
-            yield batch
+def _passes(batches: Iterable[Any]) -> Iterator[Iterable[Any]]:
+    """As many passes as are asked for, in each of which all batches come again and again."""
+    while True:
+        yield itertools.chain.from_iterable(itertools.repeat(batches))
 
 
 def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | None]:
@@ -289,21 +290,22 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
         data: a file ``.csv``, ``.npz`` with ``x`` and ``y``, or ``.npy`` with inputs; ``(x, y)``, or inputs.
         targets: whether targets are wanted.
     """
-    if not isinstance(data, str | Path):
-        x, y = data if targets else (data, None)
-        return form.inputs(x, "data"), form.targets(y, "data") if targets else None
-    path = Path(data)
-    if path.suffix == ".csv":
+    where = data if isinstance(data, str | Path) else "data"
+    if where != "data" and Path(where).suffix == ".csv":
         if not form.columns:
-            raise DataError(f"{path}: the run's data were arrays, not a table: give .npz or .npy")
-        return _Table(path).more(form, targets)
-    arrays = read_npz(path, least=("x", "y") if targets else ("x",))
-    x = form.inputs(arrays["x"], path)
+            raise DataError(f"{where}: the run's data were arrays, not a table: give .npz or .npy")
+        return _Table(Path(where)).more(form, targets)
+    if where == "data":
+        arrays = dict(zip("xy", data if targets else (data,), strict=False))
+    else:
+        arrays = read_npz(Path(where), least=("x", "y") if targets else ("x",))
+    x = form.inputs(arrays["x"], where)
     if not targets:
         return x, None
-    if len(arrays["y"]) != len(x):
-        raise DataError(f"{path}: there are {len(x)} inputs x, and {len(arrays['y'])} targets y")
-    return x, form.targets(arrays["y"], path)
+    y = form.targets(arrays["y"], where)
+    if len(y) != len(x):
+        raise DataError(f"{where}: there are {len(x)} inputs x, and {len(y)} targets y")
+    return x, y
 
 
 def read_npz(path: Path, least: Sequence[str] = ()) -> dict[str, Array]:
@@ -445,7 +447,7 @@ def _pair(name: str, arrays: Arrays, key: str) -> tuple[Array, Array]:
 
 
 def _numeric(x: Array, where: str) -> Array:
-    """Finite numbers; wider than they come, so that means of large ones are right."""
+    """Refuse what is no finite number."""
     if x.dtype.kind not in "biuf":
         raise DataError(f"{where} has type {x.dtype}, expected numbers")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
