@@ -95,6 +95,7 @@ EXTRAS = {
     "draw": r"pjax graph .*--out|\.save\(\"\w+\.(svg|png)\"\)|import matplotlib",
     "distributed": r"--devices|--distributed",
     "examples": r"python examples/",
+    "tensorboard": r"--log \S*tensorboard|TensorBoard\(",
 }
 """What lines of commands, and of examples, need, by extra."""
 SHOWN = re.compile(r"^```(?:sh|python)\n(.*?)^```$|^\| (`.*?)\|", flags=re.DOTALL | re.MULTILINE)
@@ -174,8 +175,7 @@ def test_examples_of_commands_can_be_given():
         )
         given = COMMANDS[name].make_context(name, words[len(name.split()) :]).params
         if name == "train" and given["resume"] is None:
-            kept = ("data", "method", "model", "max_steps", "learning_rate", "widths", "steps_per_batch")
-            cli._config(**{key: given[key] for key in kept})
+            cli._config(**{key: given[key] for key in cli._SETTINGS})
 
 
 def test_the_home_page_opens_with_a_picture_and_a_result():

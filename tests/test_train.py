@@ -487,7 +487,7 @@ class TestConfig:
             ),
             (
                 {"method": "fa", "consensus": "paper"},
-                "consensus .* fa. Of these settings it takes learning_rate$",
+                "consensus .* fa. Of these settings it takes learning_rate, schedule",
             ),
             ({"method": "adam", "steps_per_batch": 50}, "steps_per_batch is 1 for the method adam; got 50"),
             ({"method": "ap:steps=10", "steps_per_batch": 5}, "steps_per_batch is 10 for .*; got 5"),
