@@ -208,12 +208,13 @@ def _pieces(curve: Curve, rays: _Rays, size: jax.Array) -> tuple[jax.Array, jax.
         about = jnp.asarray(np.arange(t2.shape[1]) == 0).reshape(-1, *[1] * size.ndim)
         point = jnp.where(dip, here - _deeper(flat, (t3 - t2) / size, here - low, high - here), here)
         point = jnp.where(about | dip, point, np.inf)
+        both = jnp.maximum(jnp.abs(along), jnp.abs(t3 - t2))  # on either side of the second point
         return Seen(
             distance,
             (t2, t3),
             (a1, a2, a3),
-            _better(seen.piece, (near, start, 2 * along)),
-            _better(seen.point, (point, t2, jnp.maximum(jnp.abs(along), jnp.abs(t3 - t2)))),
+            _better(seen.piece, (near, start, 2 * jnp.where(part < 1, jnp.abs(along), both))),
+            _better(seen.point, (point, t2, both)),
         )
 
     t, distance = rays.step(jnp.asarray(0), rays.knots[0])
@@ -221,7 +222,7 @@ def _pieces(curve: Curve, rays: _Rays, size: jax.Array) -> tuple[jax.Array, jax.
     seen = jax.lax.fori_loop(0, len(_SEGMENTS), look, Seen(distance, (t, t), (nothing,) * 3, worst, worst))
     sides = [v.reshape(-1, *size.shape) for v in seen.piece[1:]]
     start, width = (jnp.concatenate(v) for v in zip(sides, _least(*seen.point)[1:], strict=True))
-    return start - jnp.abs(width), start, start + jnp.abs(width)
+    return start - width, start, start + width
 
 
 def _deeper(before: jax.Array, after: jax.Array, fall: jax.Array, rise: jax.Array) -> jax.Array:

@@ -406,6 +406,7 @@ class _PrimitiveCheck(_Check):
 
         kept = jnp.asarray(self.each(lambda i: i in self.sided))
         coarse = eps * 2.0 ** jnp.floor(jnp.log2(jnp.abs(origin)))
+        single = float(np.finfo(np.float32).eps)
 
         def plain(flat: jax.Array) -> Any:
             total = norm(flat - origin) ** 2 + weight * (self.value(flat) - target) ** 2
@@ -413,8 +414,9 @@ class _PrimitiveCheck(_Check):
             return jnp.where(jnp.isfinite(total) & same_side, total, jnp.inf)
 
         def cost(flat: jax.Array) -> Any:
-            if alone:  # what the type of the rule can tell from the origin
+            if alone:  # what the type of the rule can tell from the origin, and what it has
                 flat = jnp.where(coarse > 0, origin + coarse * jnp.round((flat - origin) / coarse), flat)
+                flat = jnp.where(eps < single, flat, jax.lax.reduce_precision(flat, 11, 23))
             total = plain(flat)
             if self.firmly:
                 step = eps * jnp.maximum(jnp.abs(flat), jnp.abs(origin)) * free
