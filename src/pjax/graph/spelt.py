@@ -72,14 +72,15 @@ def _counted(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def _shares(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Labels that add up to one: their sum is a factor of the loss."""
+    """Labels that add up to one: their sum is a factor of the loss. If they add up to zero, as they are."""
     del logits
     total = jnp.sum(labels, axis=-1, keepdims=True)
     return labels / jnp.where(total == 0, 1, total)
 
 
 def _scores(losses: jax.Array, labels: jax.Array) -> jax.Array:
-    return -losses * jnp.sum(labels, axis=-1)
+    total = jnp.sum(labels, axis=-1)
+    return -losses * jnp.where(total == 0, jnp.any(labels != 0, axis=-1), total)
 
 
 def _score(losses: jax.Array, labels: jax.Array) -> jax.Array:
