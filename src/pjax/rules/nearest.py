@@ -164,10 +164,10 @@ class Seen(NamedTuple):
 
     distance: jax.Array
     """Of the last point from its centre."""
-    t: tuple[jax.Array, jax.Array]
-    """The last two points."""
-    a: tuple[jax.Array, jax.Array, jax.Array]
-    """The values at the last three, not a number where there is none."""
+    t: tuple[jax.Array, ...]
+    """The last three points."""
+    a: tuple[jax.Array, ...]
+    """The values at the last four, not a number where there is none."""
     piece: tuple[jax.Array, ...]
     """How near the nearest piece comes, where, and how far from there to search."""
     point: tuple[jax.Array, ...]
@@ -186,9 +186,10 @@ def _pieces(curve: Curve, rays: _Rays, size: jax.Array) -> tuple[jax.Array, jax.
         return jnp.where(jnp.isnan(a), np.inf, (t / size) ** 2 + a * a)
 
     def look(i: jax.Array, seen: Seen) -> Seen:
-        (t1, t2), (a0, a1, a2) = seen.t, seen.a
-        t3, distance = rays.step(i, seen.distance)
-        a3 = jnp.clip(curve(t3) / size, -most, most)
+        (t1, t2, t3), (a0, a1, a2, a3) = seen.t, seen.a
+        # What is computed here is for the next time: compilers would repeat it for all that depends on it.
+        new, distance = rays.step(i, seen.distance)
+        value = jnp.clip(curve(new) / size, -most, most)
         before, after = (jnp.nan_to_num(jnp.abs(a)) for a in (a0, a3))
         known, ahead = jnp.nan_to_num(a1), jnp.nan_to_num(a2)
         # At a pole values are the larger the nearer they are to a piece, on either side of it.
@@ -202,24 +203,25 @@ def _pieces(curve: Curve, rays: _Rays, size: jax.Array) -> tuple[jax.Array, jax.
         start = t1 + part * along
         near = (start / size) ** 2 + (known + part * rise) ** 2
         lost = (jnp.isnan(a1) & jnp.isnan(a2)) | (jnp.minimum(jnp.abs(known), jnp.abs(ahead)) >= most)
-        near = jnp.where(lost | (i < 2), np.inf, near)
+        near = jnp.where(lost | (i < 3), np.inf, near)
         low, here, high = cost(t1, a1), cost(t2, a2), cost(t3, a3)
-        dip = (here <= low) & (here <= high) & (i > _COUNTS[0] + 2)
+        dip = (here <= low) & (here <= high) & (i > _COUNTS[0] + 3)
         about = jnp.asarray(np.arange(t2.shape[1]) == 0).reshape(-1, *[1] * size.ndim)
         point = jnp.where(dip, here - _deeper(flat, (t3 - t2) / size, here - low, high - here), here)
         point = jnp.where(about | dip, point, np.inf)
         both = jnp.maximum(jnp.abs(along), jnp.abs(t3 - t2))  # on either side of the second point
         return Seen(
             distance,
-            (t2, t3),
-            (a1, a2, a3),
+            (t2, t3, new),
+            (a1, a2, a3, value),
             _better(seen.piece, (near, start, 2 * jnp.where(part < 1, jnp.abs(along), both))),
             _better(seen.point, (point, t2, both)),
         )
 
     t, distance = rays.step(jnp.asarray(0), rays.knots[0])
     nothing, worst = jnp.full_like(t, np.nan), (jnp.full_like(t, np.inf), t, jnp.zeros_like(t))
-    seen = jax.lax.fori_loop(0, len(_SEGMENTS), look, Seen(distance, (t, t), (nothing,) * 3, worst, worst))
+    first = Seen(distance, (t,) * 3, (nothing,) * 4, worst, worst)
+    seen = jax.lax.fori_loop(0, len(_SEGMENTS) + 1, look, first)
     sides = [v.reshape(-1, *size.shape) for v in seen.piece[1:]]
     start, width = (jnp.concatenate(v) for v in zip(sides, _least(*seen.point)[1:], strict=True))
     return start - width, start, start + width
