@@ -11,16 +11,12 @@ BUILD := build
 SMOKE := tests/test_package.py tests/test_listing.py tests/test_computation.py tests/test_ten_commands.py
 PYTHONS ?= $(foreach minor,11 12 13,$(shell command -v python3.$(minor)))
 
-.PHONY: demo test test-all test-source test-wheel test-pythons docs docs-look bench lint format clean
+.PHONY: demo test test-source test-wheel test-pythons docs docs-look bench lint format clean
 
 demo: $(STAMP)
 	$(VENV)/bin/pjax train --data digits --model mlp
 
 test: test-source test-wheel
-
-# Every case of every test.
-test-all: $(STAMP)
-	PJAX_TEST_ALL=1 $(PY) -m pytest -n 2 tests
 
 test-source: $(STAMP)
 	$(PY) -m pytest -n 2 tests

@@ -32,7 +32,7 @@ CASES = {
         models.MLP(12, (8, 8), 4),
         X,
         LABELS,
-        optim.AlternatingProjections(steps_per_update=6, groups=4, sync_every=3),
+        optim.Groups(optim.AlternatingProjections(steps_per_update=6), 4, sync_every=3),
     ),
 }
 

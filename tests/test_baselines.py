@@ -15,6 +15,8 @@ from pjax.experiments.learners import Rates
 from pjax.experiments.methods import mean_cross_entropy
 from pjax.experiments.models import CNN, MLP
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 
 

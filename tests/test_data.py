@@ -27,6 +27,8 @@ from pjax.experiments import data, download, sources
 from pjax.experiments.sources import OFFICIAL, File
 from tests.server import serving
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 rng = np.random.default_rng(0)
 
 

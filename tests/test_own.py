@@ -26,6 +26,8 @@ from pjax.experiments.loop import Loop
 from pjax.experiments.results import read_run
 from pjax.experiments.train import StopTraining, load_params, train
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def run(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, [str(a) for a in arguments])

@@ -18,6 +18,8 @@ from pjax.experiments.cli import app
 from pjax.experiments.results import read_run
 from tests import pages
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 PAGE = pages.ROOT / "docs" / "own.md"
 BLOCK = re.search(r"^```sh\n(pjax train .*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
 COMMANDS = [line.partition("  #")[0].split() for line in BLOCK[1].splitlines()] if BLOCK else []

@@ -23,6 +23,8 @@ from pjax.experiments.loop import Loop
 from pjax.experiments.results import read_lines
 from pjax.experiments.train import Progress, load_params, train
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SMALL = {"data": "digits", "widths": (16,), "batch_size": 64, "patience": 0}
 ADAM = Config(method="adam", max_steps=120, check_every=20, **SMALL)
 

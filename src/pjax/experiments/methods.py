@@ -192,17 +192,14 @@ def make(name: str, **given: Any) -> Method:
         return Gradient(full, rates, precision)
     for key in ("steps", "loss_scale"):
         chosen.pop(key, None)
-    if "outer" in chosen:
-        # It makes a step after each of ep, and one on each batch of the others.
-        chosen["outer"] = transformation(chosen["outer"], rates, eps=TINY, each=1 if base == "ep" else steps)
-    elif base == "ep":
-        chosen["outer"] = transformation("adam", rates)
-    if base != "ep":
-        chosen |= {"consensus": used["consensus"], "sync_every": sync_every}
-    elif sync_every > 1:
-        raise InputError(
-            f"{name}: ep hands the moves of every step to its outer optimiser, so that groups exchange"
-            f" them in every step; sync_every must be 1, or a multiple of the {steps} steps on a batch"
-        )
-    solver = SOLVERS[base](steps_per_update=steps, groups=groups, **chosen)
+    outer = chosen.pop("outer", None)
+    if base == "ep":  # which makes a step of it after each of its own; the others make one on each batch
+        chosen["outer"] = transformation(outer, rates, eps=TINY) if outer else transformation("adam", rates)
+    else:
+        chosen["consensus"] = used["consensus"]
+    solver = SOLVERS[base](steps_per_update=steps, **chosen)
+    if outer and base != "ep":
+        solver = optim.Outer(solver, transformation(outer, rates, eps=TINY, each=steps))
+    if groups > 1:
+        solver = optim.Groups(solver, groups, sync_every)
     return Projections(solver, used["loss_scale"], "fixed_point" if rest == "fp" else "newton", precision)

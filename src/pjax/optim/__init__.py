@@ -9,3 +9,6 @@ from pjax.optim.extrapolated_projections import ExtrapolatedProjections as Extra
 from pjax.optim.solver import EdgeSolver as EdgeSolver
 from pjax.optim.solver import OptimizerState as OptimizerState
 from pjax.optim.solver import Solver as Solver
+from pjax.optim.wrappers import Accumulated as Accumulated
+from pjax.optim.wrappers import Groups as Groups
+from pjax.optim.wrappers import Outer as Outer
