@@ -223,6 +223,15 @@ def test_a_model_of_every_kind(tmp_path: Path, model: object) -> None:
         train(None, tmp_path / "run", resume=True, data=(X + 1, Y), model=model, max_steps=120)
 
 
+def test_a_model_that_is_given_begins_with_the_parameters_of_another_run(tmp_path: Path) -> None:
+    first = train(FAST, tmp_path / "first", data=(X, Y), model=pair)
+    config = FAST.on(init_from=str(tmp_path / "first"), max_steps=30)
+    second = train(config, tmp_path / "second", data=(X, Y), model=pair)
+    assert second.checks[0].loss[0] < first.checks[0].loss[0]
+    with pytest.raises(pjax.PjaxError, match="it was written by another run"):
+        train(config, tmp_path / "third", data=(X, Y), model=pjax_model)
+
+
 def with_batch_norm():
     import flax.linen
 

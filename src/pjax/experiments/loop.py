@@ -65,6 +65,8 @@ class Loop:
         # A window of text is one input of as many samples as it has characters.
         shape = self.dataset.input_shape
         self.shape = (math.prod(shape),) if config.model == "mlp" else shape
+        self.source = model
+        """The network as it was given, if it was."""
         self.model = self._made(model)
         cpu = jax.default_backend() == "cpu"
         self.together = (not cpu and len(config.seeds) > 1) if together is None else together

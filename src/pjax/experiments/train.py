@@ -416,7 +416,10 @@ class _Trainer:
         self.state = self.loop.start()
         if other := self.config.init_from:
             theirs = configuration.read(Path(other) / "config.json").seeds
-            found = [load_params(other, seed if seed in theirs else None) for seed in self.config.seeds]
+            found = [
+                load_params(other, seed if seed in theirs else None, model=self.loop.source)
+                for seed in self.config.seeds
+            ]
             self.state = self.loop.started_from(self.state, found, other)
         params = self.loop.params(self.state)
         self.best = self.loop.chosen([], params, params)
