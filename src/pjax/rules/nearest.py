@@ -241,7 +241,7 @@ def _better(one: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[j
 
 
 def _descend(slopes: Slopes, size: jax.Array, low: jax.Array, start: jax.Array, high: jax.Array) -> Place:
-    """The best point that is found downhill from the start, between the bounds."""
+    """The best point that is found downhill from the start: at first between bounds, then beyond them."""
     noise = 4 * jnp.finfo(start.dtype).eps
 
     def cost(t: jax.Array, a: jax.Array) -> jax.Array:
@@ -263,11 +263,18 @@ def _descend(slopes: Slopes, size: jax.Array, low: jax.Array, start: jax.Array, 
         back = jnp.where(i == 0, jnp.where(slope > 0, low, high), here.t)
         onwards = (slope < 0) == (here.end > here.t)
         end = jnp.where(better, jnp.where(onwards & (i > 0), here.end, back), t)
+        # Where it still goes downhill at a bound, the bound was too close.
+        beyond = jnp.where(
+            end == high, jnp.maximum(high, size), jnp.where(end == low, jnp.minimum(low, -size), end)
+        )
+        end = jnp.where(i == half, beyond, end)
         best = jnp.where(better, t, here.t)
-        quick = (jnp.abs(change) < jnp.abs(t - here.t) / 2) | (i == 0)
+        quick = (jnp.abs(change) < jnp.abs(t - here.t) / 2) | (i == 0) | (i == half)
         inside = better & quick & (jnp.sign(ahead - t) * jnp.sign(ahead - end) < 0)
         probe = jnp.where(inside, ahead, (best + end) / 2)
         return Place(best, jnp.where(better, a, here.a), jnp.where(better, slope, here.slope), end, probe)
 
+    steps = _STEPS[start.dtype.name]
+    half = steps // 2
     first = Place(start, start, start, start, start)
-    return jax.lax.fori_loop(0, _STEPS[start.dtype.name], step, first)
+    return jax.lax.fori_loop(0, steps, step, first)
