@@ -25,7 +25,7 @@ Slopes: TypeAlias = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]
 _STEPS = {"float32": 24, "float64": 52}  # of Newton's method, or by halves
 _KNOTS = (1e-2, 0.2, 20.0, 1e3, 1e7)
 """Distances from a centre between which points are evenly spread, by their logarithms."""
-_COUNTS = (4, 3, 24, 3, 2, 1)
+_COUNTS = (4, 3, 24, 6, 2, 1)
 """How many points there are on one side up to these distances, and beyond."""
 
 
