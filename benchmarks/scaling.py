@@ -281,6 +281,10 @@ def model_rows(machine: Machine) -> list[dict[str, Any]]:
     return rows
 
 
+def stream_rows(machine: Machine) -> list[str]:
+    return []
+
+
 def draw(rows: list[dict[str, Any]], model: list[dict[str, Any]], path: Path) -> None:
     """Measured on the left, modelled on the right."""
     import matplotlib

@@ -9,3 +9,6 @@ from pjax.optim.extrapolated_projections import ExtrapolatedProjections as Extra
 from pjax.optim.solver import EdgeSolver as EdgeSolver
 from pjax.optim.solver import OptimizerState as OptimizerState
 from pjax.optim.solver import Solver as Solver
+from pjax.optim.streamed import Streamed as Streamed
+from pjax.optim.streamed import StreamState as StreamState
+from pjax.graph.chain import Chain as Chain

@@ -1,0 +1,252 @@
+"""Streams: all layers of a network work in every step, each on another part of the data."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pjax.engines.stream import Flight, Moved, Stream
+from pjax.errors import InputError
+from pjax.graph import read as tracing
+from pjax.graph.chain import Chain
+from pjax.optim.extrapolated_projections import ExtrapolatedProjections
+from pjax.optim.solver import check_whole, takes_more
+
+P = TypeVar("P")
+
+
+class StreamState(NamedTuple):
+    """What a stream carries from update to update: a pytree of arrays, so that checkpoints hold it all."""
+
+    updates: jax.Array
+    """How many updates were made."""
+    outer: Any
+    """The state of the outer optimiser."""
+    flight: Flight
+    """What is under way: see `pjax.engines.stream.Flight`; where samples are divided, with an axis for it first."""
+
+    @property
+    def age(self) -> jax.Array:
+        """For each stage, how many steps ago the micro-batch entered that its parameters last heard of.
+
+        At most ``2 * (stages - 1)``; -1 where none has come yet.
+        """
+        return self.flight.age[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Streamed:
+    """A method whose stages all work at once, on micro-batches that stream through them.
+
+    In every step each stage evaluates what the stage below handed over in the step before, and in the same
+    step projects backwards an older micro-batch, with the wish that came from above. No stage waits for
+    another, and only wires between neighbours move. After `micro_batches` steps the parameters move, with
+    what the wishes that have arrived in them ask. See `pjax.engines.stream`, and the page on streams.
+
+    Args:
+        method: an `ExtrapolatedProjections`: how stages project, and the outer optimiser.
+        stages: how many; a divisor of the number of layers.
+        micro_batches: into how many a batch is divided, along the first axis of its arrays. With fewer than
+            half as many as there are stages, wishes become so old that learning suffers.
+        flush: whether nothing is left under way when parameters move, as in a synchronous pipeline. Then an
+            update is that of ``method`` with ``accumulate=micro_batches``, and stages wait for each other.
+        sharding: over which axis of a mesh stages are divided, and over which samples, if they are:
+            ``NamedSharding(mesh, PartitionSpec("stages"))``, or ``PartitionSpec("stages", "samples")``.
+
+    >>> import jax, jax.numpy as jnp, pjax
+    >>> chain = Chain(
+    ...     first=lambda rest, batch: batch[0],
+    ...     layer=lambda rest, own, x: x + 0.1 * jax.nn.relu(x @ own),
+    ...     last=lambda rest, x, batch: pjax.squared_error(x, batch[1]),
+    ... )
+    >>> params = {"layers": jax.random.normal(jax.random.key(0), (4, 2, 2))}
+    >>> batch = jnp.ones((8, 2)), 2 * jnp.ones((8, 2))
+    >>> optimizer = Streamed(ExtrapolatedProjections(learning_rate=0.1), stages=4, micro_batches=2)
+    >>> state = optimizer.init(chain, params, batch=batch)
+    >>> for _ in range(50):
+    ...     params, state, loss = optimizer.update(chain, params, state, batch=batch)
+    >>> bool(loss < 0.01), state.age.tolist()
+    (True, [6, 5, 4, 3])
+    """
+
+    method: ExtrapolatedProjections
+    _: dataclasses.KW_ONLY
+    stages: int
+    micro_batches: int
+    flush: bool = False
+    sharding: NamedSharding | None = None
+
+    def __post_init__(self) -> None:
+        check_whole(self, "stages", "micro_batches")
+        if not isinstance(self.method, ExtrapolatedProjections):
+            raise InputError(
+                f"a stream projects with soft sweeps: give it an ExtrapolatedProjections, got {self.method!r:.120}"
+            )
+        for name in ("steps_per_update", "accumulate", "groups"):
+            if getattr(self.method, name, 1) != 1:
+                raise InputError(f"a stream divides batches itself: leave {name} of its method at 1")
+        if self.sharding is not None and self.stages % self._devices:
+            raise InputError(
+                f"{self.stages} stages cannot be divided over {self._devices} devices: take a multiple"
+            )
+
+    # --- What users call ---
+
+    def init(self, fn: Chain, params: Any, *, batch: Any) -> StreamState:
+        """The state before the first update: nothing is under way.
+
+        Args:
+            fn: what `update` will be given.
+            params: likewise.
+            batch: likewise; only its shapes count.
+        """
+        tracing.check_parameters(params)
+        return _init(self, fn, params, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch))
+
+    def update(self, fn: Chain, params: P, state: StreamState, *, batch: Any) -> tuple[P, StreamState, jax.Array]:
+        """Let the micro-batches of a batch enter the stream, one in each step, and move the parameters.
+
+        Args:
+            fn: a `Chain`.
+            params: its parameters.
+            state: what `init` or the last update returned.
+            batch: a pytree of arrays with samples along their first axes.
+
+        Returns:
+            The new parameters, the new state, and the mean loss of the micro-batches that came to the end of
+            the chain; NaN as long as none has.
+        """
+        if not isinstance(state, StreamState):
+            raise InputError(
+                "the state must be what optimizer.init(fn, params, batch=batch) or the last update returned,"
+                f" got {type(state).__name__}"
+            )
+        tracing.check_parameters(params)
+        return _update(self, fn, params, state, batch)
+
+    def place(self, fn: Chain, params: P) -> P:
+        """Parameters on the devices of `sharding`: every stage's on its own, the rest on all of them."""
+        if self.sharding is None:
+            return params
+        mesh = self.sharding.mesh
+        rest, layers = fn.split(params)
+        layers = jax.device_put(layers, NamedSharding(mesh, PartitionSpec(self._axes[0])))
+        return fn.join(jax.device_put(rest, NamedSharding(mesh, PartitionSpec())), layers)
+
+    # --- What they do ---
+
+    @property
+    def _axes(self) -> tuple[str | None, str | None]:
+        """Of stages and of samples."""
+        if self.sharding is None:
+            return None, None
+        names = (*self.sharding.spec, None)[:2]
+        if not isinstance(names[0], str) or len(self.sharding.spec) > 2:
+            raise InputError(
+                "sharding names the axis of stages, and that of samples: NamedSharding(mesh,"
+                f" PartitionSpec('stages', 'samples')); got {self.sharding.spec}"
+            )
+        return names
+
+    def _size(self, axis: str | None) -> int:
+        return 1 if axis is None or self.sharding is None else self.sharding.mesh.shape[axis]
+
+    @property
+    def _devices(self) -> int:
+        return self._size(self._axes[0])
+
+    def _stream(self, chain: Chain) -> Stream:
+        axis, _ = self._axes
+        return Stream(chain, self.stages, self.method.softness, self.method.reach, axis, self._devices)
+
+    def _staged(self, chain: Chain, layers: Any) -> Any:
+        """Stacks of layers as stages of layers."""
+        number = chain.number(layers)
+        if number % self.stages:
+            raise InputError(
+                f"{number} layers cannot be divided into {self.stages} equal stages: take a divisor"
+            )
+        return jax.tree.map(lambda x: x.reshape(self.stages, -1, *x.shape[1:]), layers)
+
+    def _parts(self, batch: Any) -> Any:
+        """The micro-batches: an axis for groups of samples that are divided over devices, one for them."""
+        groups = self._size(self._axes[1])
+        sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
+        if len(sizes) != 1 or () in sizes:
+            raise InputError(
+                f"the arrays of a batch must agree in the length of their first axis; got {sorted(sizes)}"
+            )
+        ((size,),) = sizes
+        if not size or size % (groups * self.micro_batches):
+            raise InputError(
+                f"a batch of {size} samples cannot be divided into {self.micro_batches} equal micro-batches"
+                + (f" for each of {groups} devices" if groups > 1 else "")
+            )
+        return jax.tree.map(lambda x: x.reshape(groups, self.micro_batches, -1, *x.shape[1:]), batch)
+
+    def _moved(self, chain: Chain, params: Any, flight: Flight, batch: Any) -> tuple[Moved, Flight]:
+        rest, layers = chain.split(params)
+        stream, (axis, samples) = self._stream(chain), self._axes
+        given = rest, self._staged(chain, layers), flight, self._parts(batch)
+
+        def run(rest: Any, layers: Any, flight: Flight, micros: Any) -> tuple[Moved, Flight]:
+            flight, micros = jax.tree.map(lambda x: x[0], (flight, micros))
+            moved, flight = stream.run(rest, layers, flight, micros, self.flush)
+            if axis is not None:  # once in an update: what the ends and shared parameters are asked
+                sums = jax.lax.psum((moved.rest, moved.loss, moved.losses), axis)
+                moved = Moved(sums[0], moved.layers, *sums[1:])
+            if samples is not None:
+                moved = jax.lax.pmean(moved, samples)
+            return moved, jax.tree.map(lambda x: x[None], flight)
+
+        if self.sharding is not None:
+            spec = PartitionSpec
+            divided = Flight(
+                spec(samples),
+                *(spec(samples, axis) for _ in range(4)),
+                *(spec(samples) for _ in range(2)),
+                spec(samples, axis),
+            )
+            run = jax.shard_map(
+                run,
+                mesh=self.sharding.mesh,
+                in_specs=(spec(), spec(axis), divided, spec(samples)),
+                out_specs=(Moved(spec(), spec(axis), spec(), spec()), divided),
+                check_vma=False,  # ends work on one device alone
+            )
+        return run(*given)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _init(streamed: Streamed, chain: Chain, params: Any, batch: Any) -> StreamState:
+    rest, layers = chain.split(params)
+    streamed._staged(chain, layers)
+    micro = jax.tree.map(lambda x: x[0, 0], streamed._parts(batch))
+    flight = streamed._stream(chain).empty(rest, layers, micro)
+    groups = streamed._size(streamed._axes[1])
+    flight = jax.tree.map(lambda x: jnp.broadcast_to(x, (groups, *x.shape)), flight)
+    return StreamState(jnp.zeros((), jnp.int32), streamed.method.outer_optimizer.init(params), flight)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _update(
+    streamed: Streamed, chain: Chain, params: Any, state: StreamState, batch: Any
+) -> tuple[Any, StreamState, jax.Array]:
+    moved, flight = streamed._moved(chain, params, state.flight, batch)
+    loss = moved.loss / moved.losses
+    _, layers = chain.split(params)
+    asked = jax.tree.map(lambda m, x: m.reshape(x.shape), moved.layers, layers)
+    gradient = jax.tree.map(
+        lambda move, x: (-move / streamed.micro_batches).astype(jnp.result_type(x)),
+        chain.join(moved.rest, asked),
+        params,
+    )
+    transformation = streamed.method.outer_optimizer
+    more = {"value": loss, "grad": gradient} if takes_more(transformation) else {}
+    updates, outer = transformation.update(gradient, state.outer, params, **more)
+    new = jax.tree.map(lambda x, update: (x + update).astype(jnp.result_type(x)), params, updates)
+    return new, StreamState(state.updates + 1, outer, flight), loss
