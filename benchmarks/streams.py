@@ -1,8 +1,8 @@
 """Streams beside backpropagation with Adam: what they learn from the same samples, and how long a step takes.
 
 mlp: residual layers of 128 units on MNIST, as many as stages, 2,000 updates of 256 samples. gpt: 12 blocks on
-the characters of Shakespeare. cnn: 8 residual convolutions on CIFAR-10. time: a step of 8 to 128 stages on one
-device beside backpropagation in a scan, and seconds to 97 % on MNIST. model: times of a step on many
+the characters of Shakespeare. cnn: 8 residual convolutions on CIFAR-10. time: a step of 8 to 128 stages on
+one device beside backpropagation in a scan, and seconds to 97 % on MNIST. model: times of a step on many
 accelerators, by `python -m benchmarks scaling`.
 
 Both methods get the same start, batches and outer optimiser. All seeds train at once, and many updates are
@@ -102,6 +102,11 @@ def normal(key: jax.Array, *shape: int, scale: float) -> jax.Array:
     return scale * jax.random.normal(key, shape)
 
 
+def rates(updates: int) -> optax.Schedule:
+    """A warm-up, and a cosine."""
+    return optax.warmup_cosine_decay_schedule(0.0, 1e-3, min(100, updates // 2), updates)
+
+
 def perceptron(depth: int, options: argparse.Namespace) -> Task:
     """Residual layers on MNIST."""
     width, tiny = (16 if options.tiny else 128), options.tiny
@@ -113,11 +118,9 @@ def perceptron(depth: int, options: argparse.Namespace) -> Task:
         return {
             "in": normal(a, 784, width, scale=784**-0.5),
             "layers": {
-                "w": normal(b, depth, width, width, scale=(2 / width) ** 0.5),
+                "w": normal(b, depth, width, width, scale=(2 / (depth * width)) ** 0.5),
                 "b": jnp.zeros((depth, width)),
-                "norm": jnp.ones((depth, width)),
             },
-            "norm": jnp.ones(width),
             "out": normal(c, width, 10, scale=width**-0.5),
         }
 
@@ -131,8 +134,8 @@ def perceptron(depth: int, options: argparse.Namespace) -> Task:
         layers=depth,
         start=start,
         first=lambda rest, x: x @ rest["in"],
-        layer=lambda _, own, x: x + jax.nn.relu(norm(x, own["norm"])) @ own["w"] + own["b"],
-        head=lambda rest, x: norm(x, rest["norm"]) @ rest["out"],
+        layer=lambda _, own, x: x + jax.nn.relu(x @ own["w"] + own["b"]),
+        head=lambda rest, x: x @ rest["out"],
         data=((x, y), (test_x, test_y)),
         samples=len(x),
         prepare=lambda data, rows, _: (inputs(data[0][0][rows]), data[0][1][rows]),
@@ -142,7 +145,7 @@ def perceptron(depth: int, options: argparse.Namespace) -> Task:
         ),
         batch=32 if tiny else 256,
         updates=options.updates or 2000,
-        optimizer=optax.adam(1e-3),
+        optimizer=optax.adam(rates(options.updates or 2000)),
         runs=tuple((depth, m) for m in MICRO_BATCHES),
     )
 
@@ -211,7 +214,7 @@ def transformer(options: argparse.Namespace) -> Task:
         updates=updates,
         optimizer=optax.chain(
             optax.clip_by_global_norm(1.0),
-            optax.adam(optax.warmup_cosine_decay_schedule(0.0, 1e-3, min(100, updates // 2), updates, 1e-4)),
+            optax.adam(rates(updates)),
         ),
         accuracy=False,
         runs=runs,
@@ -230,7 +233,7 @@ def convolutional(options: argparse.Namespace) -> Task:
         return {
             "in": normal(a, 27, width, scale=27**-0.5),
             "layers": {
-                "w": normal(b, depth, 9 * width, width, scale=(2 / (9 * width)) ** 0.5),
+                "w": normal(b, depth, 9 * width, width, scale=(2 / (9 * width * depth)) ** 0.5),
                 "b": jnp.zeros((depth, width)),
                 "norm": jnp.ones((depth, width)),
             },
@@ -270,7 +273,7 @@ def convolutional(options: argparse.Namespace) -> Task:
         ),
         batch=16 if tiny else 256,
         updates=updates,
-        optimizer=optax.adam(optax.cosine_decay_schedule(1e-3, updates)),
+        optimizer=optax.adam(rates(updates)),
         runs=tuple((depth, m) for m in (1, 2, 4, 8)),
     )
 
@@ -286,7 +289,7 @@ def tasks(name: str, options: argparse.Namespace) -> Iterator[Task]:
 
 
 def method_of(task: Task, stages: int, parts: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """How a method starts, and how it updates parameters and its state on a batch; 0 stages: backpropagation."""
+    """How a method starts, and how it updates parameters and its state; 0 stages: backpropagation."""
     chain = task.chain
     if not stages:
 
@@ -305,7 +308,7 @@ def method_of(task: Task, stages: int, parts: int) -> tuple[Callable[..., Any], 
 
 
 def compiled(task: Task, stages: int, parts: int, seeds: Sequence[int], **options: Any) -> tuple[Any, ...]:
-    """The start of all seeds, a function that makes further updates, and the seconds that it took to compile."""
+    """The start of all seeds, a function that makes updates, the seconds it took to compile, the data."""
     init, step = method_of(task, stages, parts)
     data = jax.device_put(task.data)
     order = jnp.asarray(np.stack([task.order(seed) for seed in seeds]))
@@ -368,8 +371,14 @@ def timed(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for depth in (2, 4) if options.tiny else (8, 16, 32, 64, 128):
         task = perceptron(depth, options)
         times = {}
-        for name, stages, parts in (("backprop", 0, 1), ("stream", depth, 1), ("in parts", depth, depth // 2)):
-            at, advance, *_ = compiled(task, stages, min(parts, task.batch // 2), [0], **optim.compiler_options())
+        for name, stages, parts in (
+            ("backprop", 0, 1),
+            ("stream", depth, 1),
+            ("in parts", depth, depth // 2),
+        ):
+            at, advance, *_ = compiled(
+                task, stages, min(parts, task.batch // 2), [0], **optim.compiler_options()
+            )
             at, best, each = advance(at, 0, 2), float("inf"), 4 if options.tiny else 100
             for _ in range(3):
                 at = jax.block_until_ready(at)
@@ -377,7 +386,13 @@ def timed(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 at = jax.block_until_ready(advance(at, 0, each))
                 best = min(best, time.perf_counter() - clock)
             times[name] = round(1e3 * best / each, 4)
-        yield {"section": "time", "stages": depth, "batch": task.batch, **times, "device": jax.devices()[0].device_kind}
+        yield {
+            "section": "time",
+            "stages": depth,
+            "batch": task.batch,
+            **times,
+            "device": jax.devices()[0].device_kind,
+        }
 
 
 def seconds_to(goal: float, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -418,7 +433,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield from table(section, found)
     times = [row for row in rows if row["section"] == "time"]
     if times:
-        yield "\n| stages | backprop of one batch, ms | a step of the stream, ms | an update in stages / 2 parts, ms |"
+        yield "\n| stages | backprop, ms | stream, a step, ms | stream, an update in stages / 2 parts, ms |"
         yield "|---:|---:|---:|---:|"
         for row in times:
             yield f"| {row['stages']} | {row['backprop']:.3f} | {row['stream']:.3f} | {row['in parts']:.3f} |"
@@ -428,7 +443,8 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield "|---:|---|---:|---:|---:|"
         for row in ends:
             how = f"stream, {row['micro batches']} micro-batches" if row["stages"] else "backprop"
-            yield f"| {row['layers']} | {how} | {row['updates']} | {row['seconds']:.2f} | {row['reached']:.2f} |"
+            took = f"{row['updates']} | {row['seconds']:.2f} | {row['reached']:.2f}"
+            yield f"| {row['layers']} | {how} | {took} |"
 
 
 def table(section: str, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -490,7 +506,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     if times:
         axis = axes[0][-1]
         for name, label in (("backprop", "backprop"), ("stream", "stream, a step"), ("in parts", "in parts")):
-            axis.loglog([row["stages"] for row in times], [row[name] for row in times], "o-", base=2, label=label)
+            axis.loglog(
+                [row["stages"] for row in times], [row[name] for row in times], "o-", base=2, label=label
+            )
         axis.set(title="256 samples", xlabel="stages", ylabel="ms")
         axis.legend(fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -512,7 +530,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", choices=SECTIONS, nargs="+", default=SECTIONS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--updates", type=int, help="so many, instead of what is usual for the network")
-    parser.add_argument("--data", type=Path, default=datasets.folder(), metavar="DIR", help="folder of the data")
+    parser.add_argument(
+        "--data", type=Path, default=datasets.folder(), metavar="DIR", help="folder of the data"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/streams.jsonl"), metavar="FILE")
     parser.add_argument("--plot", type=Path, default=Path("results/figures/streams.png"), metavar="FILE.png")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no run is started")

@@ -4,7 +4,12 @@ In step :math:`t` stage :math:`s` of :math:`S` evaluates what the stage below ha
 micro-batch :math:`t - s`. In the same step it is projected with the wish that the stage above handed down,
 for micro-batch :math:`t - 2 (S - 1) + s`, whose inputs it kept; the last stage with the wish of the losses of
 the micro-batch that it has just evaluated. A projection is one soft sweep of the stage (`pjax.engines.soft`)
-at its kept inputs and its parameters of now. So nothing waits, and nothing but wires between neighbours moves.
+at its kept inputs. So nothing waits, and nothing but wires between neighbours moves.
+
+Parameters move while a micro-batch is under way. Where it is known how fast, by their last move, all of a
+micro-batch is evaluated and projected at one point: where the parameters will be, if they go on like this,
+when it leaves the stream. That is :math:`2 (S - 1) - s` steps ahead for what stage :math:`s` evaluates, and
+:math:`s` steps for what it projects.
 
 Stages are equal, and run as one batched operation. What is before and after them, the ends, belongs to the
 first and to the last stage.
@@ -39,11 +44,18 @@ class Flight(NamedTuple):
     scales: jax.Array
     """By which factor that is smaller than what the losses want."""
     entered: jax.Array
-    """The numbers of the micro-batches that entered in the last `slots` steps; -1 where none did. No stages."""
+    """When the micro-batches of the last `slots` steps entered; -1 where none did. No axis of stages."""
     batches: Any
-    """These micro-batches. No stages."""
+    """These micro-batches. No axis of stages."""
     age: jax.Array
     """How many steps ago the micro-batch entered for which a wish came last; -1 before any did."""
+
+
+class Parameters(NamedTuple):
+    """Of a chain, or what belongs to each of them."""
+
+    rest: Any
+    layers: Any
 
 
 class Moved(NamedTuple):
@@ -54,6 +66,15 @@ class Moved(NamedTuple):
     loss: jax.Array
     losses: jax.Array
     """How many micro-batches the sum of losses is over."""
+
+
+class _Points(NamedTuple):
+    """Where a stream works."""
+
+    rest: Callable[[Any], Any]
+    """So many steps ahead."""
+    forwards: Any
+    backwards: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,12 +116,14 @@ class Stream:
             jnp.full(n, -1, jnp.int32),
         )
 
-    def run(self, rest: Any, layers: Any, flight: Flight, micros: Any, drain: bool) -> tuple[Moved, Flight]:
+    def run(
+        self, params: Parameters, velocity: Parameters | None, flight: Flight, micros: Any, drain: bool
+    ) -> tuple[Moved, Flight]:
         """As many steps as there are micro-batches; with ``drain``, until none is under way.
 
         Args:
-            rest: the parameters of the ends, and what all layers share.
-            layers: stacks of the parameters of each stage's layers, ``(stages, layers, ...)``.
+            params: those of layers as ``(stages, layers, ...)``.
+            velocity: by how much they move in a step, as far as is known.
             flight: what is under way.
             micros: the micro-batches, stacked.
             drain: whether to go on without new ones.
@@ -111,25 +134,42 @@ class Stream:
             more = 2 * (self.stages - 1)
             new = jnp.concatenate([new, jnp.zeros(more, bool)])
             micros = jax.tree.map(lambda x: jnp.concatenate([x, jnp.repeat(x[:1], more, 0)]), micros)
+        at = self._points(params, velocity)
 
         def step(carry: tuple[Moved, Flight], now: tuple[Any, jax.Array]) -> tuple[Any, None]:
             moved, flight = carry
-            more, flight = self.step(rest, layers, flight, *now)
+            more, flight = self._step(at, flight, *now)
             return (jax.tree.map(jnp.add, moved, more), flight), None
 
         shapes = jax.eval_shape(
-            lambda m: self.step(rest, layers, flight, m, new[0])[0], jax.tree.map(lambda x: x[0], micros)
+            lambda m: self._step(at, flight, m, new[0])[0], jax.tree.map(lambda x: x[0], micros)
         )
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         (moved, flight), _ = jax.lax.scan(step, (nothing, flight), (micros, new))
         return moved, flight
 
-    def step(
-        self, rest: Any, layers: Any, flight: Flight, micro: Any, new: jax.Array
-    ) -> tuple[Moved, Flight]:
+    @property
+    def _mine(self) -> jax.Array:
+        """The stages of this device."""
+        each = self.stages // self.devices
+        return self._place() * each + jnp.arange(each)
+
+    def _points(self, params: Parameters, velocity: Parameters | None) -> "_Points":
+        """Where the parameters will be when a micro-batch leaves."""
+        whole, mine = 2 * (self.stages - 1), self._mine
+
+        def layers(steps: jax.Array) -> Any:
+            return params.layers if velocity is None else _moving(params.layers, velocity.layers, steps)
+
+        def rest(steps: Any) -> Any:
+            return params.rest if velocity is None else _moving(params.rest, velocity.rest, steps)
+
+        return _Points(rest, layers(whole - mine), layers(mine))
+
+    def _step(self, at: "_Points", flight: Flight, micro: Any, new: jax.Array) -> tuple[Moved, Flight]:
         """One step. ``new`` says whether the micro-batch is one, or nothing enters."""
-        t, n = flight.steps, self.stages
-        mine = self._place() * (n // self.devices) + jnp.arange(n // self.devices)  # the stages of this device
+        t, n, mine = flight.steps, self.stages, self._mine
+        whole = 2 * (n - 1)
 
         def ago(steps: int | jax.Array) -> jax.Array:
             return (t - steps) % self.slots
@@ -139,17 +179,19 @@ class Stream:
         batches = jax.tree.map(lambda ring, x: ring.at[now].set(x), flight.batches, micro)
 
         # Forwards.
-        entering = self._only(0, self.chain.first, rest, micro)
+        entering = self._only(0, self.chain.first, at.rest(whole), micro)
         inputs = jax.tree.map(
             lambda xs, x: xs.at[0].set(jnp.where(self._place() == 0, x, xs[0])), flight.inputs, entering
         )
-        outputs = jax.vmap(self._stage, in_axes=(None, 0, 0))(rest, layers, inputs)
+        outputs = jax.vmap(lambda steps, *given: self._stage(at.rest(steps), *given))(
+            whole - mine, at.forwards, inputs
+        )
         kept = jax.tree.map(lambda ring, x: ring.at[:, now].set(x), flight.kept, inputs)
 
         # The losses of what has come to the end.
         labels = jax.tree.map(lambda ring: ring[ago(n - 1)], batches)
         at_end = jax.tree.map(lambda x: x[-1], outputs)
-        loss, scale, of_rest, wish = self._only(self.devices - 1, self._end, rest, at_end, labels)
+        loss, scale, of_rest, wish = self._only(self.devices - 1, self._end, at.rest(n - 1), at_end, labels)
         is_last = self._place() == self.devices - 1
         seen = is_last & (entered[ago(n - 1)] >= 0)
         of_rest = _where(seen, of_rest)
@@ -160,17 +202,19 @@ class Stream:
         scales = flight.scales.at[-1].set(jnp.where(is_last, scale, flight.scales[-1]))
 
         # Backwards.
-        waited = 2 * (n - 1) - mine
+        waited = whole - mine
         about = entered[ago(waited)]
         came = about >= 0
         places = ago(2 * (n - 1 - mine))
         old = jax.tree.map(lambda ring: jax.vmap(lambda r, i: r[i])(ring, places), kept)
-        for_rest, for_layers, below = jax.vmap(self._back, in_axes=(None, 0, 0, 0))(rest, layers, old, wishes)
+        for_rest, for_layers, below = jax.vmap(lambda steps, *given: self._back(at.rest(steps), *given))(
+            mine, at.backwards, old, wishes
+        )
         below = _where(came, below)
         for_layers = _where(came, for_layers, scales)
         of_rest = jax.tree.map(lambda a, b: a + b.sum(0), of_rest, _where(came, for_rest, scales))
-        first = jax.tree.map(lambda ring: ring[ago(2 * (n - 1))], batches)
-        of_first = self._only(0, self._begin, rest, first, [w[0] for w in below])
+        first = jax.tree.map(lambda ring: ring[ago(whole)], batches)
+        of_first = self._only(0, self._begin, at.rest(0), first, [w[0] for w in below])
         of_first = _where((self._place() == 0) & came[0], of_first, scales[0])
         moved = Moved(
             jax.tree.map(jnp.add, of_rest, of_first),
@@ -210,11 +254,11 @@ class Stream:
         problem, give = _problem(lambda *args: _real(fn(*args)), args, losses=False)
         return give(soft.answered(problem, self.softness, problem.asked(goals)))
 
-    def _end(
-        self, rest: Any, wires: Any, micro: Any
-    ) -> tuple[jax.Array, jax.Array, Any, list[jax.Array]]:
-        """The loss, the scale of what it asks, and what it asks of parameters and of wires; the latter scaled."""
-        problem, give = _problem(lambda *args: self.chain.last(*args, micro), (rest, wires), losses=True)
+    def _end(self, rest: Any, wires: Any, micro: Any) -> tuple[jax.Array, jax.Array, Any, list[jax.Array]]:
+        """The loss, the scale of its wishes, and what it asks of parameters, and, scaled, of wires."""
+        problem, give = _problem(
+            lambda rest, wires: self.chain.last(rest, wires, micro), (rest, wires), losses=True
+        )
         wanted, scale = soft.asked_by_targets(problem, self.reach)
         of_rest, wishes = give(soft.answered(problem, self.softness, wanted))
         return problem.loss, scale, jax.tree.map(lambda x: x / scale, of_rest), _real(wishes)
@@ -245,7 +289,9 @@ class Stream:
         return jnp.zeros_like(x) if self.axis is None else jax.lax.ppermute(x, self.axis, pairs)
 
 
-def _problem(fn: Callable[..., Any], args: tuple[Any, ...], losses: bool) -> tuple[Problem, Callable[..., Any]]:
+def _problem(
+    fn: Callable[..., Any], args: tuple[Any, ...], losses: bool
+) -> tuple[Problem, Callable[..., Any]]:
     """A function at some arguments, whose real leaves are its parameters; and their tree from answers."""
     leaves, treedef = jax.tree.flatten(args)
     real = [i for i, leaf in enumerate(leaves) if _is_real(leaf)]
@@ -285,11 +331,23 @@ def _wide(x: Any) -> Any:
     return jnp.result_type(jnp.float32, x) if _is_real(x) else jnp.float32
 
 
+def _moving(tree: Any, velocity: Any, steps: jax.Array | int) -> Any:
+    """Arrays some steps later; with a number of steps for each entry of their first axis, or for all."""
+
+    def one(x: jax.Array, v: jax.Array) -> jax.Array:
+        times = jnp.reshape(steps, (*jnp.shape(steps), *(1 for _ in range(x.ndim - jnp.ndim(steps)))))
+        return x + (times * v).astype(x.dtype)
+
+    return jax.tree.map(one, tree, velocity)
+
+
 def _where(mask: jax.Array, tree: Any, scale: jax.Array | float = 1.0) -> Any:
     """Arrays over a scale where a mask for their first axes holds, and zero elsewhere."""
 
     def one(x: jax.Array) -> jax.Array:
         wide = (*jnp.shape(mask), *(1 for _ in range(x.ndim - jnp.ndim(mask))))
-        return jnp.where(jnp.reshape(mask, wide), x / jnp.broadcast_to(scale, jnp.shape(mask)).reshape(wide), 0)
+        return jnp.where(
+            jnp.reshape(mask, wide), x / jnp.broadcast_to(scale, jnp.shape(mask)).reshape(wide), 0
+        )
 
     return jax.tree.map(one, tree)

@@ -49,8 +49,9 @@ class Chain:
         """The rest, and the stacks of the layers' parameters."""
         if not isinstance(params, dict) or not jax.tree.leaves(params.get("layers")):
             raise InputError(
-                "the parameters of a chain are a dictionary in which 'layers' are those of all layers, stacked;"
-                f" got {type(params).__name__}" + (f" of {sorted(params)}" if isinstance(params, dict) else "")
+                "the parameters of a chain are a dictionary in which 'layers' are those of all layers,"
+                f" stacked; got {type(params).__name__}"
+                + (f" of {sorted(params)}" if isinstance(params, dict) else "")
             )
         return {k: v for k, v in params.items() if k != "layers"}, params["layers"]
 

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pjax.engines.stream import Flight, Moved, Stream
+from pjax.engines.stream import Flight, Moved, Parameters, Stream
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.chain import Chain
@@ -26,8 +25,10 @@ class StreamState(NamedTuple):
     """How many updates were made."""
     outer: Any
     """The state of the outer optimiser."""
+    velocity: Any
+    """By how much each parameter moves in a step, by the last update."""
     flight: Flight
-    """What is under way: see `pjax.engines.stream.Flight`; where samples are divided, with an axis for it first."""
+    """What is under way, with an axis first for devices among which samples are divided."""
 
     @property
     def age(self) -> jax.Array:
@@ -54,6 +55,8 @@ class Streamed:
             half as many as there are stages, wishes become so old that learning suffers.
         flush: whether nothing is left under way when parameters move, as in a synchronous pipeline. Then an
             update is that of ``method`` with ``accumulate=micro_batches``, and stages wait for each other.
+        predict: whether a micro-batch is evaluated and projected where the parameters will be when it leaves
+            the stream, if they go on as in the last update; otherwise where they are in each step.
         sharding: over which axis of a mesh stages are divided, and over which samples, if they are:
             ``NamedSharding(mesh, PartitionSpec("stages"))``, or ``PartitionSpec("stages", "samples")``.
 
@@ -78,13 +81,15 @@ class Streamed:
     stages: int
     micro_batches: int
     flush: bool = False
+    predict: bool = True
     sharding: NamedSharding | None = None
 
     def __post_init__(self) -> None:
         check_whole(self, "stages", "micro_batches")
         if not isinstance(self.method, ExtrapolatedProjections):
             raise InputError(
-                f"a stream projects with soft sweeps: give it an ExtrapolatedProjections, got {self.method!r:.120}"
+                "a stream projects with soft sweeps: give it an ExtrapolatedProjections, got"
+                f" {self.method!r:.120}"
             )
         for name in ("steps_per_update", "accumulate", "groups"):
             if getattr(self.method, name, 1) != 1:
@@ -107,7 +112,9 @@ class Streamed:
         tracing.check_parameters(params)
         return _init(self, fn, params, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch))
 
-    def update(self, fn: Chain, params: P, state: StreamState, *, batch: Any) -> tuple[P, StreamState, jax.Array]:
+    def update(
+        self, fn: Chain, params: P, state: StreamState, *, batch: Any
+    ) -> tuple[P, StreamState, jax.Array]:
         """Let the micro-batches of a batch enter the stream, one in each step, and move the parameters.
 
         Args:
@@ -188,14 +195,18 @@ class Streamed:
             )
         return jax.tree.map(lambda x: x.reshape(groups, self.micro_batches, -1, *x.shape[1:]), batch)
 
-    def _moved(self, chain: Chain, params: Any, flight: Flight, batch: Any) -> tuple[Moved, Flight]:
-        rest, layers = chain.split(params)
-        stream, (axis, samples) = self._stream(chain), self._axes
-        given = rest, self._staged(chain, layers), flight, self._parts(batch)
+    def _moved(self, chain: Chain, params: Any, state: StreamState, batch: Any) -> tuple[Moved, Flight]:
+        def staged(tree: Any) -> Parameters:
+            rest, layers = chain.split(tree)
+            return Parameters(rest, self._staged(chain, layers))
 
-        def run(rest: Any, layers: Any, flight: Flight, micros: Any) -> tuple[Moved, Flight]:
+        stream, (axis, samples) = self._stream(chain), self._axes
+        given = staged(params), staged(state.velocity), state.flight, self._parts(batch)
+
+        def run(params: Any, velocity: Any, flight: Flight, micros: Any) -> tuple[Moved, Flight]:
             flight, micros = jax.tree.map(lambda x: x[0], (flight, micros))
-            moved, flight = stream.run(rest, layers, flight, micros, self.flush)
+            known = velocity if self.predict and not self.flush else None  # drained, nothing moves meanwhile
+            moved, flight = stream.run(params, known, flight, micros, self.flush)
             if axis is not None:  # once in an update: what the ends and shared parameters are asked
                 sums = jax.lax.psum((moved.rest, moved.loss, moved.losses), axis)
                 moved = Moved(sums[0], moved.layers, *sums[1:])
@@ -204,18 +215,15 @@ class Streamed:
             return moved, jax.tree.map(lambda x: x[None], flight)
 
         if self.sharding is not None:
-            spec = PartitionSpec
-            divided = Flight(
-                spec(samples),
-                *(spec(samples, axis) for _ in range(4)),
-                *(spec(samples) for _ in range(2)),
-                spec(samples, axis),
-            )
+            spec: Any = PartitionSpec
+            staged_at = Parameters(spec(), spec(axis))
+            fields = dict.fromkeys(Flight._fields, spec(samples, axis))
+            flight_at = Flight(**fields | dict.fromkeys(("steps", "entered", "batches"), spec(samples)))
             run = jax.shard_map(
                 run,
                 mesh=self.sharding.mesh,
-                in_specs=(spec(), spec(axis), divided, spec(samples)),
-                out_specs=(Moved(spec(), spec(axis), spec(), spec()), divided),
+                in_specs=(staged_at, staged_at, flight_at, spec(samples)),
+                out_specs=(Moved(*staged_at, spec(), spec()), flight_at),
                 check_vma=False,  # ends work on one device alone
             )
         return run(*given)
@@ -229,14 +237,15 @@ def _init(streamed: Streamed, chain: Chain, params: Any, batch: Any) -> StreamSt
     flight = streamed._stream(chain).empty(rest, layers, micro)
     groups = streamed._size(streamed._axes[1])
     flight = jax.tree.map(lambda x: jnp.broadcast_to(x, (groups, *x.shape)), flight)
-    return StreamState(jnp.zeros((), jnp.int32), streamed.method.outer_optimizer.init(params), flight)
+    still = jax.tree.map(jnp.zeros_like, params)
+    return StreamState(jnp.zeros((), jnp.int32), streamed.method.outer_optimizer.init(params), still, flight)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _update(
     streamed: Streamed, chain: Chain, params: Any, state: StreamState, batch: Any
 ) -> tuple[Any, StreamState, jax.Array]:
-    moved, flight = streamed._moved(chain, params, state.flight, batch)
+    moved, flight = streamed._moved(chain, params, state, batch)
     loss = moved.loss / moved.losses
     _, layers = chain.split(params)
     asked = jax.tree.map(lambda m, x: m.reshape(x.shape), moved.layers, layers)
@@ -249,4 +258,5 @@ def _update(
     more = {"value": loss, "grad": gradient} if takes_more(transformation) else {}
     updates, outer = transformation.update(gradient, state.outer, params, **more)
     new = jax.tree.map(lambda x, update: (x + update).astype(jnp.result_type(x)), params, updates)
-    return new, StreamState(state.updates + 1, outer, flight), loss
+    velocity = jax.tree.map(lambda update: update / streamed.micro_batches, updates)
+    return new, StreamState(state.updates + 1, outer, velocity, flight), loss
