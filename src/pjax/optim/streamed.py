@@ -180,7 +180,7 @@ class Streamed:
         return jax.tree.map(lambda x: x.reshape(self.stages, -1, *x.shape[1:]), layers)
 
     def _parts(self, batch: Any) -> Any:
-        """The micro-batches: an axis for groups of samples that are divided over devices, one for them."""
+        """The micro-batches along the second axis; the first is for devices over which each is divided."""
         groups = self._size(self._axes[1])
         sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
         if len(sizes) != 1 or () in sizes:
@@ -193,7 +193,8 @@ class Streamed:
                 f"a batch of {size} samples cannot be divided into {self.micro_batches} equal micro-batches"
                 + (f" for each of {groups} devices" if groups > 1 else "")
             )
-        return jax.tree.map(lambda x: x.reshape(groups, self.micro_batches, -1, *x.shape[1:]), batch)
+        shape = (self.micro_batches, groups, size // (groups * self.micro_batches))
+        return jax.tree.map(lambda x: jnp.swapaxes(x.reshape(*shape, *x.shape[1:]), 0, 1), batch)
 
     def _moved(self, chain: Chain, params: Any, state: StreamState, batch: Any) -> tuple[Moved, Flight]:
         def staged(tree: Any) -> Parameters:
