@@ -1,4 +1,5 @@
-"""Streams: drained they are sweeps, running they lose nothing, on several devices they are what they are on one.
+"""Streams: drained they are sweeps, running they lose nothing, on several devices they are what they are on
+one.
 
 Run as a program, with eight CPU devices, it says what streams on several of them do.
 """
@@ -174,6 +175,67 @@ def test_shared_parameters_and_wires_that_are_no_numbers():
     assert furthest(found, right) < 1e-6
 
 
+# --- Chains that are found ---
+
+
+def layers_in_a_loop(params, batch):
+    """As one writes them: a list of layers, with a mask that each computes anew."""
+    x = jnp.tanh(batch[0] @ params["in"])
+    for own in params["blocks"]:
+        y = jax.nn.relu(x @ own["w"] + own["b"])
+        x = x + jnp.where(jnp.arange(WIDTH) > 0, y, 0) * params["scale"]
+    return pjax.cross_entropy(x @ params["in"].T @ params["out"], batch[1])
+
+
+def layers_in_a_scan(params, batch):
+    x = batch[0] @ params["in"]
+    x, _ = jax.lax.scan(lambda x, own: (x + jax.nn.relu(x @ own["w"] + own["b"]), None), x, params["layers"])
+    return pjax.cross_entropy(x @ params["out"], batch[1])
+
+
+def time(params, batch):
+    """A recurrent network whose every state counts; its steps share their weights."""
+    x = params["in"][batch[0]].swapaxes(0, 1)
+
+    def step(h, x):
+        h = jnp.tanh(h @ params["w"] + x)
+        return h, h
+
+    _, states = jax.lax.scan(step, jnp.zeros(x.shape[1:]), x)
+    return pjax.cross_entropy(states.swapaxes(0, 1) @ params["out"], batch[1])
+
+
+def cases():
+    params = parameters()
+    rows = [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(8)]
+    blocks = {"in": params["in"], "out": jnp.ones((12, 4)), "blocks": rows, "scale": jnp.float32(0.5)}
+    text = jax.random.randint(jax.random.key(5), (16, 8), 0, 12)
+    shared = {"in": params["in"], "w": params["layers"]["w"][0], "out": params["out"]}
+    return {
+        "blocks": (layers_in_a_loop, blocks, BATCH),
+        "scan": (layers_in_a_scan, params, BATCH),
+        "time": (time, shared, (text, text % 4)),
+    }
+
+
+@pytest.mark.parametrize("name", ["blocks", "scan", "time"])
+def test_layers_blocks_and_time_steps_are_found(name):
+    fn, params, batch = cases()[name]
+    found, state, _ = trained(
+        optim.Streamed(sgd(), stages=4, micro_batches=2, flush=True), fn, params, batch, updates=2
+    )
+    right, *_ = trained(sgd(accumulate=2), fn, params, batch, updates=2)
+    assert furthest(right, params) > 0.01
+    assert furthest(found, right) < 2e-6
+    assert state.age.tolist() == [6, 5, 4, 3]
+
+
+def test_a_function_without_layers():
+    stream = optim.Streamed(sgd(), stages=2, micro_batches=2)
+    with pytest.raises(InputError, match="no chain was found"):
+        stream.init(lambda p, b: ((b[0] @ p) ** 2).mean(), jnp.ones((12, 4)), batch=BATCH)
+
+
 # --- What it refuses ---
 
 
@@ -200,7 +262,7 @@ def test_bad_options():
         (
             4,
             2,
-            {"layers": {"w": jnp.zeros((8, 8, 8)), "b": jnp.zeros((8, 16, 8))}},
+            {"layers": {"w": jnp.zeros((8, 8, 8)), "b": jnp.zeros((8, 1, 1, 8))}},
             "what the next one takes",
         ),
     ],
@@ -213,7 +275,7 @@ def test_bad_chains(stages, parts, change, words):
 
 def test_the_state_of_another_optimiser():
     stream = optim.Streamed(sgd(), stages=2, micro_batches=2)
-    with pytest.raises(InputError, match="optimizer.init"):
+    with pytest.raises(InputError, match=r"optimizer\.init"):
         stream.update(CHAIN, parameters(), sgd().init(parameters()), batch=BATCH)
 
 
@@ -260,7 +322,7 @@ def test_once_in_an_update_the_ends_are_summed_and_parameters_of_layers_never(re
 
 def main():
     assert jax.device_count() == 8
-    alone, *_ = trained(optim.Streamed(sgd(), stages=8, micro_batches=4), CHAIN, parameters(16), updates=6)
+    alone, *_ = trained(optim.Streamed(sgd(), stages=8, micro_batches=4), CHAIN, parameters(), updates=6)
     cases, steps, updates = {}, {}, {}
 
     def divided(devices, samples=1):
@@ -276,9 +338,9 @@ def main():
 
     for name, shape in {"2": (2,), "4": (4,), "8": (8,), "4 and 2 for samples": (4, 2)}.items():
         stream = divided(*shape)
-        placed = stream.place(CHAIN, parameters(16))
+        placed = stream.place(CHAIN, parameters())
         found, *_ = trained(stream, CHAIN, placed, updates=6)
-        cases[name] = {"off": furthest(found, alone), "moved": furthest(found, parameters(16))}
+        cases[name] = {"off": furthest(found, alone), "moved": furthest(found, parameters())}
     for layers in (8, 16):
         stream = divided(4)
         params = stream.place(CHAIN, parameters(layers))

@@ -83,6 +83,8 @@ class Stream:
 
     chain: Chain
     stages: int
+    each: int
+    """How many layers a stage has."""
     softness: float
     reach: float
     axis: str | None = None
@@ -237,14 +239,16 @@ class Stream:
 
     def _stage(self, rest: Any, layers: Any, wires: Any) -> Any:
         """The layers of one stage, one after the other."""
-        if len(jax.tree.leaves(layers)[0]) == 1:
+        if self.each == 1:
             return self.chain.layer(rest, jax.tree.map(lambda leaf: leaf[0], layers), wires)
-        return jax.lax.scan(lambda x, one: (self.chain.layer(rest, one, x), None), wires, layers)[0]
+        return jax.lax.scan(
+            lambda x, one: (self.chain.layer(rest, one, x), None), wires, layers, length=self.each
+        )[0]
 
     def _back(self, rest: Any, layers: Any, wires: Any, goals: list[jax.Array]) -> tuple[Any, Any, Any]:
         """What a stage asks of parameters and of its inputs, given what is asked of its outputs."""
         found = self._asked(self._stage, (rest, layers, wires), goals)
-        return *found[:2], _real(found[2])
+        return *found[:2], _real(found[2], wires)
 
     def _begin(self, rest: Any, micro: Any, goals: list[jax.Array]) -> Any:
         return self._asked(lambda rest: self.chain.first(rest, micro), (rest,), goals)[0]
@@ -261,7 +265,7 @@ class Stream:
         )
         wanted, scale = soft.asked_by_targets(problem, self.reach)
         of_rest, wishes = give(soft.answered(problem, self.softness, wanted))
-        return problem.loss, scale, jax.tree.map(lambda x: x / scale, of_rest), _real(wishes)
+        return problem.loss, scale, jax.tree.map(lambda x: x / scale, of_rest), _real(wishes, wires)
 
     # --- Where stages are on several devices ---
 
@@ -322,8 +326,10 @@ def _is_real(x: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(x), jnp.floating))
 
 
-def _real(tree: Any) -> list[Any]:
-    return [leaf for leaf in jax.tree.leaves(tree) if _is_real(leaf)]
+def _real(tree: Any, of: Any = None) -> list[Any]:
+    """The leaves of a tree for which those of another one, or they themselves, are real numbers."""
+    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(tree if of is None else of), strict=True)
+    return [leaf for leaf, other in pairs if _is_real(other)]
 
 
 def _wide(x: Any) -> Any:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pjax.engines.stream import Flight, Moved, Parameters, Stream
 from pjax.errors import InputError
 from pjax.graph import read as tracing
-from pjax.graph.chain import Chain
+from pjax.graph.chain import Chain, chain_of
 from pjax.optim.extrapolated_projections import ExtrapolatedProjections
 from pjax.optim.solver import check_whole, takes_more
 
 P = TypeVar("P")
+Function: TypeAlias = Callable[[Any, Any], Any]
 
 
 class StreamState(NamedTuple):
@@ -101,7 +103,7 @@ class Streamed:
 
     # --- What users call ---
 
-    def init(self, fn: Chain, params: Any, *, batch: Any) -> StreamState:
+    def init(self, fn: Function, params: Any, *, batch: Any) -> StreamState:
         """The state before the first update: nothing is under way.
 
         Args:
@@ -113,12 +115,14 @@ class Streamed:
         return _init(self, fn, params, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch))
 
     def update(
-        self, fn: Chain, params: P, state: StreamState, *, batch: Any
+        self, fn: Function, params: P, state: StreamState, *, batch: Any
     ) -> tuple[P, StreamState, jax.Array]:
         """Let the micro-batches of a batch enter the stream, one in each step, and move the parameters.
 
         Args:
-            fn: a `Chain`.
+            fn: a `Chain`, or a function of parameters and a batch in which layers are found: the steps of a
+                `lax.scan`, over layers or over time, or equal blocks. Captured arrays are constants of the
+                compiled update: it must be the same function every time.
             params: its parameters.
             state: what `init` or the last update returned.
             batch: a pytree of arrays with samples along their first axes.
@@ -135,14 +139,21 @@ class Streamed:
         tracing.check_parameters(params)
         return _update(self, fn, params, state, batch)
 
-    def place(self, fn: Chain, params: P) -> P:
-        """Parameters on the devices of `sharding`: every stage's on its own, the rest on all of them."""
+    def place(self, fn: Function, params: P, *, batch: Any = None) -> P:
+        """Parameters on the devices of `sharding`: stacks of layers each on its own, the rest on all of them.
+
+        Args:
+            fn: what `update` will be given.
+            params: likewise.
+            batch: likewise, where layers are to be found.
+        """
         if self.sharding is None:
             return params
         mesh = self.sharding.mesh
-        rest, layers = fn.split(params)
-        layers = jax.device_put(layers, NamedSharding(mesh, PartitionSpec(self._axes[0])))
-        return fn.join(jax.device_put(rest, NamedSharding(mesh, PartitionSpec())), layers)
+        chain = chain_of(fn, params, batch)
+        rest, layers = chain.split(params)
+        divided, copied = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (self._axes[:1], ()))
+        return chain.join(jax.device_put(rest, copied), jax.device_put(layers, divided))
 
     # --- What they do ---
 
@@ -166,18 +177,14 @@ class Streamed:
     def _devices(self) -> int:
         return self._size(self._axes[0])
 
-    def _stream(self, chain: Chain) -> Stream:
-        axis, _ = self._axes
-        return Stream(chain, self.stages, self.method.softness, self.method.reach, axis, self._devices)
-
-    def _staged(self, chain: Chain, layers: Any) -> Any:
-        """Stacks of layers as stages of layers."""
-        number = chain.number(layers)
+    def _stream(self, chain: Chain, params: Any) -> Stream:
+        number = chain.number(params)
         if number % self.stages:
             raise InputError(
                 f"{number} layers cannot be divided into {self.stages} equal stages: take a divisor"
             )
-        return jax.tree.map(lambda x: x.reshape(self.stages, -1, *x.shape[1:]), layers)
+        method, each = self.method, number // self.stages
+        return Stream(chain, self.stages, each, method.softness, method.reach, self._axes[0], self._devices)
 
     def _parts(self, batch: Any) -> Any:
         """The micro-batches along the second axis; the first is for devices over which each is divided."""
@@ -197,11 +204,14 @@ class Streamed:
         return jax.tree.map(lambda x: jnp.swapaxes(x.reshape(*shape, *x.shape[1:]), 0, 1), batch)
 
     def _moved(self, chain: Chain, params: Any, state: StreamState, batch: Any) -> tuple[Moved, Flight]:
+        stream, (axis, samples) = self._stream(chain, params), self._axes
+
         def staged(tree: Any) -> Parameters:
             rest, layers = chain.split(tree)
-            return Parameters(rest, self._staged(chain, layers))
+            return Parameters(
+                rest, jax.tree.map(lambda x: x.reshape(self.stages, stream.each, *x.shape[1:]), layers)
+            )
 
-        stream, (axis, samples) = self._stream(chain), self._axes
         given = staged(params), staged(state.velocity), state.flight, self._parts(batch)
 
         def run(params: Any, velocity: Any, flight: Flight, micros: Any) -> tuple[Moved, Flight]:
@@ -231,11 +241,10 @@ class Streamed:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _init(streamed: Streamed, chain: Chain, params: Any, batch: Any) -> StreamState:
-    rest, layers = chain.split(params)
-    streamed._staged(chain, layers)
+def _init(streamed: Streamed, fn: Any, params: Any, batch: Any) -> StreamState:
     micro = jax.tree.map(lambda x: x[0, 0], streamed._parts(batch))
-    flight = streamed._stream(chain).empty(rest, layers, micro)
+    chain = chain_of(fn, params, micro)
+    flight = streamed._stream(chain, params).empty(*chain.split(params), micro)
     groups = streamed._size(streamed._axes[1])
     flight = jax.tree.map(lambda x: jnp.broadcast_to(x, (groups, *x.shape)), flight)
     still = jax.tree.map(jnp.zeros_like, params)
@@ -244,8 +253,9 @@ def _init(streamed: Streamed, chain: Chain, params: Any, batch: Any) -> StreamSt
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _update(
-    streamed: Streamed, chain: Chain, params: Any, state: StreamState, batch: Any
+    streamed: Streamed, fn: Any, params: Any, state: StreamState, batch: Any
 ) -> tuple[Any, StreamState, jax.Array]:
+    chain = chain_of(fn, params, jax.tree.map(lambda x: x[0, 0], streamed._parts(batch)))
     moved, flight = streamed._moved(chain, params, state, batch)
     loss = moved.loss / moved.losses
     _, layers = chain.split(params)
