@@ -251,6 +251,8 @@ class Stream:
         return *found[:2], _real(found[2], wires)
 
     def _begin(self, rest: Any, micro: Any, goals: list[jax.Array]) -> Any:
+        if not jax.tree.leaves(rest):
+            return rest
         return self._asked(lambda rest: self.chain.first(rest, micro), (rest,), goals)[0]
 
     def _asked(self, fn: Callable[..., Any], args: tuple[Any, ...], goals: list[jax.Array]) -> Any:
