@@ -107,6 +107,11 @@ def rates(updates: int) -> optax.Schedule:
     return optax.warmup_cosine_decay_schedule(0.0, 1e-3, min(100, updates // 2), updates)
 
 
+def steady(updates: int) -> optax.GradientTransformation:
+    """Adam as it is set for transformers, which forgets early gradients soon, and looks ahead."""
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rates(updates), b2=0.95, nesterov=True))
+
+
 def perceptron(depth: int, options: argparse.Namespace) -> Task:
     """Residual layers on MNIST."""
     width, tiny = (16 if options.tiny else 128), options.tiny
@@ -154,7 +159,7 @@ def transformer(options: argparse.Namespace) -> Task:
     """Blocks of attention on the characters of Shakespeare."""
     text, kinds = letters(options)
     tiny = options.tiny
-    context, width, heads, depth = (16, 16, 2, 4) if tiny else (128, 192, 6, 12)
+    context, width, heads, depth = (16, 16, 2, 4) if tiny else (64, 128, 4, 12)
     border = len(text) * 9 // 10
 
     def start(key: jax.Array) -> Any:
@@ -198,7 +203,7 @@ def transformer(options: argparse.Namespace) -> Task:
         return found[:end].reshape(shape), found[1 : end + 1].reshape(shape)
 
     updates = options.updates or 2000
-    runs = ((2, 1), (4, 2)) if tiny else ((4, 1), (4, 2), (4, 4), (6, 4), (12, 1), (12, 2), (12, 4), (12, 8))
+    runs = ((2, 1), (4, 2)) if tiny else ((12, 8), (4, 2), (6, 4), (12, 16), (4, 4), (6, 8), (4, 8), (12, 4))
     return Task(
         name="gpt",
         layers=depth,
@@ -212,10 +217,7 @@ def transformer(options: argparse.Namespace) -> Task:
         tests=tests,
         batch=4 if tiny else 64,
         updates=updates,
-        optimizer=optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.adam(rates(updates)),
-        ),
+        optimizer=steady(updates),
         accuracy=False,
         runs=runs,
     )
@@ -235,9 +237,7 @@ def convolutional(options: argparse.Namespace) -> Task:
             "layers": {
                 "w": normal(b, depth, 9 * width, width, scale=(2 / (9 * width * depth)) ** 0.5),
                 "b": jnp.zeros((depth, width)),
-                "norm": jnp.ones((depth, width)),
             },
-            "norm": jnp.ones(width),
             "out": normal(c, width, 10, scale=width**-0.5),
         }
 
@@ -256,14 +256,14 @@ def convolutional(options: argparse.Namespace) -> Task:
 
     parts = 2 if tiny else 20
     size = len(test_x) // parts * parts
-    updates = options.updates or 3000
+    updates = options.updates or 2000
     return Task(
         name="cnn",
         layers=depth,
         start=start,
         first=first,
-        layer=lambda _, own, x: x + convolved(jax.nn.relu(norm(x, own["norm"])), own["w"]) + own["b"],
-        head=lambda rest, x: norm(x, rest["norm"]).mean((1, 2)) @ rest["out"],
+        layer=lambda _, own, x: x + jax.nn.relu(convolved(x, own["w"]) + own["b"]),
+        head=lambda rest, x: x.mean((1, 2)) @ rest["out"],
         data=((x, y), (test_x, test_y)),
         samples=len(x),
         prepare=lambda data, rows, key: (inputs(augmented(data[0][0][rows], key)), data[0][1][rows]),
@@ -273,8 +273,8 @@ def convolutional(options: argparse.Namespace) -> Task:
         ),
         batch=16 if tiny else 256,
         updates=updates,
-        optimizer=optax.adam(rates(updates)),
-        runs=tuple((depth, m) for m in (1, 2, 4, 8)),
+        optimizer=steady(updates),
+        runs=tuple((depth, m) for m in (4, 8, 2, 16)),
     )
 
 
@@ -528,6 +528,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", choices=SECTIONS, nargs="+", default=SECTIONS)
+    parser.add_argument("--stages", type=int, nargs="+", help="only so many; 0 is backpropagation")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--updates", type=int, help="so many, instead of what is usual for the network")
     parser.add_argument(
@@ -553,7 +554,8 @@ def main(arguments: Sequence[str]) -> int:
                 have = {tuple(row.get(part) for part in KEY) for row in rows}
                 wanted = (name, task.layers, stages, parts, task.updates)
                 seeds = [seed for seed in range(options.seeds) if (*wanted, seed) not in have]
-                if not seeds or time.monotonic() > end:
+                left_out = options.stages is not None and stages not in options.stages
+                if left_out or not seeds or time.monotonic() > end:
                     continue
                 try:
                     for row in train(task, stages, parts, seeds):

@@ -138,17 +138,19 @@ class Stream:
             micros = jax.tree.map(lambda x: jnp.concatenate([x, jnp.repeat(x[:1], more, 0)]), micros)
         at = self._points(params, velocity)
 
-        def step(carry: tuple[Moved, Flight], now: tuple[Any, jax.Array]) -> tuple[Any, None]:
+        def step(i: jax.Array, carry: tuple[Moved, Flight]) -> tuple[Moved, Flight]:
             moved, flight = carry
-            more, flight = self._step(at, flight, *now)
-            return (jax.tree.map(jnp.add, moved, more), flight), None
+            more, flight = self._step(at, flight, *jax.tree.map(lambda x: x[i], (micros, new)))
+            return jax.tree.map(jnp.add, moved, more), flight
 
         shapes = jax.eval_shape(
             lambda m: self._step(at, flight, m, new[0])[0], jax.tree.map(lambda x: x[0], micros)
         )
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        (moved, flight), _ = jax.lax.scan(step, (nothing, flight), (micros, new))
-        return moved, flight
+        many: Any = len(new)
+        if many == 1:  # hidden from the compiler: a loop of one step would be none, and copy what is kept
+            many = jax.lax.optimization_barrier(jnp.int32(1))
+        return jax.lax.fori_loop(0, many, step, (nothing, flight))
 
     @property
     def _mine(self) -> jax.Array:
@@ -189,6 +191,8 @@ class Stream:
             whole - mine, at.forwards, inputs
         )
         kept = jax.tree.map(lambda ring, x: ring.at[:, now].set(x), flight.kept, inputs)
+        places = ago(whole - 2 * mine)
+        old = jax.tree.map(lambda ring: jax.vmap(lambda r, i: r[i])(ring, places), kept)
 
         # The losses of what has come to the end.
         labels = jax.tree.map(lambda ring: ring[ago(n - 1)], batches)
@@ -207,8 +211,6 @@ class Stream:
         waited = whole - mine
         about = entered[ago(waited)]
         came = about >= 0
-        places = ago(2 * (n - 1 - mine))
-        old = jax.tree.map(lambda ring: jax.vmap(lambda r, i: r[i])(ring, places), kept)
         for_rest, for_layers, below = jax.vmap(lambda steps, *given: self._back(at.rest(steps), *given))(
             mine, at.backwards, old, wishes
         )
