@@ -18,6 +18,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import pjax
+from benchmarks import scaling, streams
 from benchmarks.scaling import collectives, loops
 from pjax import optim
 from pjax.errors import InputError
@@ -277,6 +278,36 @@ def test_the_state_of_another_optimiser():
     stream = optim.Streamed(sgd(), stages=2, micro_batches=2)
     with pytest.raises(InputError, match=r"optimizer\.init"):
         stream.update(CHAIN, parameters(), sgd().init(parameters()), batch=BATCH)
+
+
+# --- The benchmark ---
+
+
+def test_the_benchmark_runs_and_makes_nothing_twice(tmp_path, capsys):
+    out, plot = tmp_path / "runs.jsonl", tmp_path / "plot.png"
+    arguments = ["--tiny", "--updates", "2", "--seeds", "2", "--only", "gpt", "model", "--stages", "0", "2"]
+    arguments += ["--out", str(out), "--plot", str(plot)]
+    assert streams.main(arguments) == 0
+    shown = capsys.readouterr().out
+    rows = streams.kept(out)
+    assert [(row["stages"], row["seed"]) for row in rows] == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    # Both begin alike: a stream moves nothing before its first wish has come.
+    assert rows[0]["curve"][0] == pytest.approx(rows[2]["curve"][0], abs=0.01)
+    assert "| 4 in 2 |" in shown
+    assert "| GPT 64x4096, T=1024, batch 1,024 | 1,024 |" in shown
+    assert plot.stat().st_size > 1000
+    assert streams.main(arguments) == 0
+    assert streams.kept(out) == rows
+
+
+def test_the_model_of_many_accelerators():
+    machine = scaling.Machine()
+    for work, batch in scaling.DEEP:
+        for devices in scaling.MANY:
+            found = scaling.streamed(work, devices, batch, machine)
+            # A pipeline makes three passes of four, and waits for as many steps as there are other stages.
+            steps = (found["micro batches"] + found["stages"] - 1) / found["micro batches"]
+            assert found["stream"] < found["pipeline"] < steps * found["stream"]
 
 
 # --- Several devices ---
