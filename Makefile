@@ -8,18 +8,15 @@ PY := $(VENV)/bin/python
 BUILD := build
 
 # Tests that are run once more against the built wheel.
-SMOKE := tests/test_package.py tests/test_listing.py tests/test_computation.py
+SMOKE := tests/test_package.py tests/test_listing.py tests/test_computation.py tests/test_ten_commands.py
+PYTHONS ?= $(foreach minor,11 12 13,$(shell command -v python3.$(minor)))
 
-.PHONY: demo test test-all test-source test-wheel docs docs-look bench lint format clean
+.PHONY: demo test test-source test-wheel test-pythons docs docs-look bench lint format clean
 
 demo: $(STAMP)
 	$(VENV)/bin/pjax train --data digits --model mlp
 
 test: test-source test-wheel
-
-# Every case of every test.
-test-all: $(STAMP)
-	PJAX_TEST_ALL=1 $(PY) -m pytest -n 2 tests
 
 test-source: $(STAMP)
 	$(PY) -m pytest -n 2 tests
@@ -33,6 +30,18 @@ test-wheel: $(STAMP)
 	cd $(BUILD) && PJAX_TEST_WHEEL="$(CURDIR)/$(BUILD)/site" PYTHONPATH="$(CURDIR)/$(BUILD)/site" \
 		../$(PY) -m pytest -n 2 -c ../pyproject.toml --rootdir .. -p no:cacheprovider \
 		$(addprefix ../,$(SMOKE))
+
+# The same with other Pythons: all from 3.11 to 3.13 that are found, or those of PYTHONS.
+test-pythons: test-wheel
+	set -e; for python in $(PYTHONS); do \
+		folder=$(BUILD)/$$(basename $$python); $$python -m venv --clear $$folder; \
+		$$folder/bin/python -m pip install --quiet --disable-pip-version-check $(BUILD)/wheel/*.whl \
+			"pytest>=8" pytest-xdist pyyaml hatchling flax matplotlib rich typer tensorboardX; \
+		(cd $(BUILD) && PJAX_TEST_WHEEL="$$($(CURDIR)/$$folder/bin/python -c \
+			'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+			$(CURDIR)/$$folder/bin/python -m pytest -n 2 -c ../pyproject.toml --rootdir .. \
+			-p no:cacheprovider $(addprefix ../,$(SMOKE))); \
+	done
 
 # The site, in build/docs: open index.html. A warning fails it; it needs no network.
 docs: $(STAMP)

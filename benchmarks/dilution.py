@@ -28,10 +28,10 @@ def _keep(moves: Any, _: Any, __: Any = None) -> tuple[Any, Any]:
 # moves that are much smaller than they are.
 KEEP = optax.GradientTransformation(lambda params: params, _keep)
 METHODS: dict[str, optim.Solver] = {
-    "AP": optim.AlternatingProjections(steps_per_update=10, outer=KEEP),
-    "AP, balanced": optim.AlternatingProjections(steps_per_update=10, metric="balanced", outer=KEEP),
-    "AP, balanced, extrapolated": optim.AlternatingProjections(
-        steps_per_update=10, metric="balanced", extrapolate="tensor", outer=KEEP
+    "AP": optim.Outer(optim.AlternatingProjections(steps_per_update=10), KEEP),
+    "AP, balanced": optim.Outer(optim.AlternatingProjections(steps_per_update=10, metric="balanced"), KEEP),
+    "AP, balanced, extrapolated": optim.Outer(
+        optim.AlternatingProjections(steps_per_update=10, metric="balanced", extrapolate="tensor"), KEEP
     ),
     "EP, softness 1": optim.ExtrapolatedProjections(softness=1.0, outer=KEEP),
     "EP": optim.ExtrapolatedProjections(outer=KEEP),

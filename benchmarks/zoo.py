@@ -21,8 +21,8 @@ from examples import zoo
 
 SOLVERS: dict[str, Callable[[float], pjax.optim.Solver]] = {
     "ep": lambda rate: pjax.optim.ExtrapolatedProjections(learning_rate=rate),
-    "dr": lambda rate: pjax.optim.DouglasRachford(outer=optax.adam(rate)),
-    "ap": lambda rate: pjax.optim.AlternatingProjections(outer=optax.adam(rate)),
+    "dr": lambda rate: pjax.optim.Outer(pjax.optim.DouglasRachford(), optax.adam(rate)),
+    "ap": lambda rate: pjax.optim.Outer(pjax.optim.AlternatingProjections(), optax.adam(rate)),
 }
 TOLERANCE = 0.1
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -128,11 +128,16 @@ def _row(model: zoo.Model, before: float, projections: Trained | str, gradients:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks zoo", description=__doc__)
     parser.add_argument("--only", nargs="*", metavar="NAME", help="models with this in their name")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="the K-th of every N models")
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--method", choices=SOLVERS, default="ep")
     options = parser.parse_args(arguments)
     wanted = [name.lower() for name in options.only or [""]]
     models = [m for m in zoo.MODELS.values() if any(name in m.name.lower() for name in wanted)]
+    part, _, parts = options.part.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        parser.error(f"--part: expected a part of some, such as 1/4, got {options.part!r}")
+    models = models[int(part) - 1 :: int(parts)]
     if not models:
         parser.error(
             f"no model has {' or '.join(options.only)} in its name; there are {', '.join(zoo.MODELS)}"

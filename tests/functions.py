@@ -23,7 +23,11 @@ WRITTEN = {
 
 
 def positive(rule: Scalar) -> Scalar:
-    """The function of positive numbers only: for those that have a pole at every integer below."""
+    """The function of positive numbers only: for those that have a pole at every integer below.
+
+    There JAX has no right derivative of digamma below about -10, and the values of lgamma beside its poles
+    are such as hardly any number comes near enough to have.
+    """
     function = rule.function
 
     def fn(x: jax.Array) -> jax.Array:

@@ -32,7 +32,7 @@ CASES = {
         models.MLP(12, (8, 8), 4),
         X,
         LABELS,
-        optim.AlternatingProjections(steps_per_update=6, groups=4, sync_every=3),
+        optim.Groups(optim.AlternatingProjections(steps_per_update=6), 4, sync_every=3),
     ),
 }
 
@@ -106,7 +106,7 @@ def main() -> None:
     for method in TRAINED:
         config = Config(method=method, widths=(8,), batch_size=32, max_steps=24, check_every=24, patience=0)
         loop = Loop(config, devices=Devices(4))
-        text = loop._compiled(False, loop.batches_per_call).as_text()
+        text = loop._compiled(False, loop.batches_per_call, loop._train_data).as_text()
         trained[method] = {
             "batches": loop.batches_per_call,
             "always": exchanged(text, taken=0),

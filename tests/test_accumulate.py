@@ -29,13 +29,18 @@ def after(solver, params=PARAMS, batch=(X, Y), fn=loss):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("options", [{}, {"consensus": "exact", "outer": optax.sgd(0.5)}])
-def test_parts_are_exact_for_alternating_projections(options):
+@pytest.mark.parametrize(
+    "method",
+    [
+        optim.AlternatingProjections(steps_per_update=7),
+        optim.Outer(optim.AlternatingProjections(steps_per_update=7, consensus="exact"), optax.sgd(0.5)),
+    ],
+)
+def test_parts_are_exact_for_alternating_projections(method):
     params = jax.tree.map(lambda x: x.astype(jnp.float64), PARAMS)
     batch = X.astype(jnp.float64), Y
-    whole, value = after(optim.AlternatingProjections(steps_per_update=7, **options), params, batch)
-    solver = optim.AlternatingProjections(steps_per_update=7, accumulate=3, **options)
-    found, mean = after(solver, params, batch)
+    whole, value = after(method, params, batch)
+    found, mean = after(optim.Accumulated(method, 3), params, batch)
     np.testing.assert_allclose(mean, value, rtol=1e-12)
     for key in params:
         assert float(jnp.abs(whole[key] - params[key]).max()) > 1e-4
@@ -43,10 +48,31 @@ def test_parts_are_exact_for_alternating_projections(options):
 
 
 def test_parts_of_extrapolated_projections():
-    whole, _ = after(optim.ExtrapolatedProjections(outer=optax.sgd(1.0)))
-    found, _ = after(optim.ExtrapolatedProjections(outer=optax.sgd(1.0), accumulate=3))
+    method = optim.ExtrapolatedProjections(outer=optax.sgd(1.0))
+    whole, _ = after(method)
+    found, _ = after(optim.Accumulated(method, 3))
     for key in PARAMS:  # each part has its own typical lengths, and the damping depends on them
         np.testing.assert_allclose(found[key], whole[key], atol=0.02 * float(jnp.abs(whole[key]).max()))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        optim.DouglasRachford(steps_per_update=4),
+        optim.AlternatingProjections(steps_per_update=3, extrapolate="tensor"),
+    ],
+)
+def test_parts_of_other_methods_average_what_each_does_alone(method):
+    solver = optim.Accumulated(optim.Outer(method, optax.sgd(1.0)), 2)
+    found, state, loss_ = solver.update(loss, PARAMS, solver.init(PARAMS), batch=(X, Y))
+    alone = optim.Outer(method, optax.sgd(1.0))
+    parts = [
+        alone.update(loss, PARAMS, alone.init(PARAMS), batch=(X[k : k + 6], Y[k : k + 6])) for k in (0, 6)
+    ]
+    assert loss_ == pytest.approx(np.mean([part[2] for part in parts]), rel=1e-6)
+    assert state.neglected == max(part[1].neglected for part in parts)
+    for key in PARAMS:
+        np.testing.assert_allclose(found[key], (parts[0][0][key] + parts[1][0][key]) / 2, atol=1e-6)
 
 
 def test_a_batch_as_an_argument_is_the_same_as_in_a_closure():
@@ -63,7 +89,7 @@ def test_less_memory():
     batch = jnp.ones((2048, 64)), jnp.zeros(2048, int)
 
     def bytes_of(parts):
-        solver = optim.AlternatingProjections(steps_per_update=3, accumulate=parts)
+        solver = optim.Accumulated(optim.AlternatingProjections(steps_per_update=3), parts)
         update = jax.jit(
             lambda p, b: solver.update(
                 lambda p, b: pjax.cross_entropy(model.apply(p, b[0]), b[1]), p, batch=b
@@ -75,29 +101,26 @@ def test_less_memory():
 
 
 def test_errors():
-    solver = optim.AlternatingProjections(accumulate=5)
+    method = optim.AlternatingProjections()
+    solver = optim.Accumulated(method, 5)
     with pytest.raises(pjax.PjaxError, match="12 samples cannot be divided into 5 equal parts"):
         solver.update(loss, PARAMS, batch=(X, Y))
-    with pytest.raises(pjax.PjaxError, match="accumulate and groups need it as an argument"):
+    with pytest.raises(pjax.PjaxError, match="Accumulated and Groups need it as an argument"):
         solver.update(lambda p: loss(p, (X, Y)), PARAMS)
     with pytest.raises(pjax.PjaxError, match="agree in the length of their first axis"):
         solver.update(loss, PARAMS, batch=(X, Y[:3]))
     for empty in ((), (X[:0], Y[:0])):
         with pytest.raises(pjax.PjaxError, match="the batch is empty"):
             solver.update(loss, PARAMS, batch=empty)
-    with pytest.raises(pjax.PjaxError, match="accumulate needs implicit edges and no extrapolation"):
-        optim.AlternatingProjections(accumulate=2, extrapolate="tensor")
-    with pytest.raises(pjax.PjaxError, match="accumulate must be a whole number"):
-        optim.AlternatingProjections(accumulate=0)
-    with pytest.raises(TypeError, match="DouglasRachford has no option 'accumulate'"):
-        optim.DouglasRachford(accumulate=2)
+    with pytest.raises(pjax.PjaxError, match="parts must be a whole number"):
+        optim.Accumulated(method, 0)
 
     def shared(params, batch):
         return pjax.squared_error(batch[0] @ pjax.quantize(params, 4), jnp.ones((len(batch[0]), 2)))
 
     with pytest.raises(pjax.PjaxError, match=r"'quantize_.*does not depend on the batch"):
-        optim.AlternatingProjections(accumulate=3).update(shared, jnp.ones((6, 2)), batch=(X, Y))
-    optimizer = optim.ExtrapolatedProjections(accumulate=3)  # adds up what is asked, so it may
+        optim.Accumulated(method, 3).update(shared, jnp.ones((6, 2)), batch=(X, Y))
+    optimizer = optim.Accumulated(optim.ExtrapolatedProjections(), 3)  # adds up what is asked, so it may
     optimizer.update(shared, jnp.ones((6, 2)), optimizer.init(jnp.ones((6, 2))), batch=(X, Y))
 
 

@@ -10,6 +10,8 @@ from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 MODEL = models.MLP(6, (5,), 3)
 X = jax.random.normal(jax.random.key(1), (4, 8, 6))
 Y = jax.random.randint(jax.random.key(2), (4, 8), 0, 3)

@@ -11,8 +11,11 @@ from pjax.errors import InputError
 from pjax.experiments import data, methods
 from pjax.experiments.baselines import FeedbackAlignment, ForwardForward
 from pjax.experiments.config import Config
+from pjax.experiments.learners import Rates
 from pjax.experiments.methods import mean_cross_entropy
 from pjax.experiments.models import CNN, MLP
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 KEY = jax.random.key(0)
 
@@ -91,7 +94,7 @@ def test_forward_forward_with_sgd_hardly_learns_at_the_rate_of_the_paper() -> No
 
 @pytest.mark.parametrize("name", ["fa", "ff-sgd", "ff-adam"])
 def test_has_the_rate_of_the_paper(name: str) -> None:
-    assert methods.make(name).learning_rate == (1e-4 if name == "fa" else 1e-3)
+    assert methods.make(name).learning_rate == Rates(1e-4 if name == "fa" else 1e-3)
 
 
 @pytest.mark.parametrize("name", ["fa", "ff-sgd", "ff-adam"])

@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks import beside_adam
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
 def test_both_methods_start_alike_and_runs_are_kept(model, tmp_path, capsys):

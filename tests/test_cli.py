@@ -23,6 +23,8 @@ from pjax.experiments.evaluate import predict
 from pjax.experiments.results import read_run
 from pjax.experiments.train import Progress
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SMALL = ["--widths", "1x8", "--batch-size", "64", "--max-steps", "100", "--check-every", "50"]
 
 

@@ -10,6 +10,8 @@ from pjax.containers import numpy as pnp
 from pjax.containers.computation import Array, Computation, Parameter, array, as_function, parameter, value_of
 from pjax.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)
 
 

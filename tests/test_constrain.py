@@ -13,8 +13,6 @@ from pjax.errors import GraphError, InputError
 from tests import oracle
 from tests.oracle import SOLVERS
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 4))
 Y = RNG.normal(size=(3, 3))

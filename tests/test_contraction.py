@@ -74,8 +74,6 @@ CASES = {
     "no output": ((2, 2, 2, 3), (3, 3, 3, 4), ROWS, {}),
 }
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def made(name, dtype):
     x, kernel, axes, given = CASES[name]

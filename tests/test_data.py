@@ -27,6 +27,8 @@ from pjax.experiments import data, download, sources
 from pjax.experiments.sources import OFFICIAL, File
 from tests.server import serving
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 rng = np.random.default_rng(0)
 
 
@@ -246,7 +248,7 @@ def test_jax_sees_what_numpy_sees(folder, name):
 
 def test_moments_of_many_rows_are_those_of_all():
     x = rng.normal(1e3, 1e-1, (250_001, 2)).astype(np.float32)
-    mean, deviation = data._moments(x)
+    mean, deviation = data.moments(x)
     np.testing.assert_allclose(mean, x.mean(0, dtype=np.float64), rtol=1e-7)
     np.testing.assert_allclose(deviation, x.std(0, dtype=np.float64), rtol=1e-6)
 
@@ -470,7 +472,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, name, file):
 def test_counting_bytes_does_not_copy_them_all():
     x = pixels(20_000, 28, 28, 1)
     tracemalloc.start()
-    mean, deviation = data._moments(x.reshape(-1, 1))
+    mean, deviation = data.moments(x.reshape(-1, 1))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < x.nbytes

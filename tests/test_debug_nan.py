@@ -9,6 +9,8 @@ import pytest
 import pjax
 from pjax import debug, optim
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 AP = optim.AlternatingProjections(steps_per_update=3)
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 Y = np.arange(4) % 2

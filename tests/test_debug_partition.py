@@ -10,6 +10,8 @@ from pjax import debug, optim
 from pjax.graph import read as _trace
 from tests.graphs import GRAPHS, make
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def skip(p):
     h = jnp.ones((2, 3)) @ p["v"]

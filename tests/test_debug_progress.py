@@ -11,6 +11,8 @@ import pjax
 from pjax import debug, optim
 from pjax.debug._recompile import _compilations
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 A = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
 AP = optim.AlternatingProjections(constants="fixed", consensus="exact")
 

@@ -10,6 +10,8 @@ import pytest
 import pjax
 from pjax import debug, optim
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def explained(fn):
     texts = []

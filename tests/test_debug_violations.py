@@ -12,6 +12,8 @@ from pjax.rules import Dot
 from pjax.rules.contraction import Contraction
 from tests import oracle
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def expected(solver, fn, params, steps):
     """The definition, from the state of an engine that writes out every edge."""

@@ -7,6 +7,8 @@ import pytest
 from pjax.errors import InputError
 from pjax.experiments import depth
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def test_rows_are_measured_written_and_not_measured_again(tmp_path):
     seen = []

@@ -28,6 +28,8 @@ from pjax.experiments.processes import LOST, MissingError, explain, meet
 from pjax.experiments.train import Progress, _expected, _for_numpy, train
 from tests import pages
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 CONFIG = Config(
     method="ap", widths=(8,), batch_size=64, steps_per_batch=5, max_steps=60, check_every=10, patience=0
 )

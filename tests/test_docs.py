@@ -95,6 +95,7 @@ EXTRAS = {
     "draw": r"pjax graph .*--out|\.save\(\"\w+\.(svg|png)\"\)|import matplotlib",
     "distributed": r"--devices|--distributed",
     "examples": r"python examples/",
+    "tensorboard": r"--log \S*tensorboard|TensorBoard\(",
 }
 """What lines of commands, and of examples, need, by extra."""
 SHOWN = re.compile(r"^```(?:sh|python)\n(.*?)^```$|^\| (`.*?)\|", flags=re.DOTALL | re.MULTILINE)
@@ -174,8 +175,7 @@ def test_examples_of_commands_can_be_given():
         )
         given = COMMANDS[name].make_context(name, words[len(name.split()) :]).params
         if name == "train" and given["resume"] is None:
-            kept = ("data", "method", "model", "max_steps", "learning_rate", "widths", "steps_per_batch")
-            cli._config(**{key: given[key] for key in kept})
+            cli._config(**{key: given[key] for key in cli._SETTINGS})
 
 
 def test_the_home_page_opens_with_a_picture_and_a_result():
@@ -192,13 +192,12 @@ def test_what_all_solvers_share_comes_first():
     assert "members: [init, update" in api
     chosen = (DOCS / "optimisers.md").read_text()
     shared = chosen.partition("## What all share\n")[2].partition("\n## ")[0]
-    every, but_one = shared.split("all but `ExtrapolatedProjections`")
-    for part, kind, some in (
-        (every, pjax.optim.Solver, {"steps_per_update", "outer"}),
-        (but_one, pjax.optim.EdgeSolver, {"constants"}),
-    ):
-        named = set(re.findall(r"^\| `(\w+)`", part, flags=re.MULTILINE))
-        assert some <= named <= {field.name for field in dataclasses.fields(kind)}
+    around, but_one = shared.split("all but `ExtrapolatedProjections`")
+    named = set(re.findall(r"^\| `(\w+)`", but_one, flags=re.MULTILINE))
+    assert {"constants"} <= named <= {field.name for field in dataclasses.fields(pjax.optim.EdgeSolver)}
+    assert set(re.findall(r"^\| `optim\.(\w+)", around, flags=re.MULTILINE)) == {
+        kind.__name__ for kind in pjax.optim.wrappers.Wrapper.__subclasses__()
+    }
     assert chosen.index("## What all share") < chosen.index("## To train a network")
 
 

@@ -24,6 +24,8 @@ from pjax.tools.drawing.place import place
 from pjax.tools.drawing.svg import box_size, label_size, text_width
 from tests import graphs
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SVG = "{http://www.w3.org/2000/svg}"
 STEPS = 64
 SMALL = ["mlp", "deep_skip", "tied", "residual", "rnn_scan", "powers", "one_wire_many_sources", "two_targets"]

@@ -16,6 +16,8 @@ from pjax.experiments.checkpoint import last
 from pjax.experiments.cli import app
 from pjax.experiments.train import train
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 COMMAND = [sys.executable, "-m", "pjax_command"]
 SMALL = "train --widths 1x8 --batch-size 64"
 LONG = f"{SMALL} --method adam --max-steps 100000 --check-every 50 --patience 0".split()

@@ -1,7 +1,5 @@
 """The engine against an independent one, edge by edge, and against itself in its other forms."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +13,8 @@ from tests import oracle
 from tests.graphs import GRAPHS, make
 from tests.oracle import SOLVERS
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # Long runs where that costs nothing; with a full history the program grows with the steps.
-STEPS = {"AP": 50, "CP": 50, "DR": 6, "DM": 5}
+STEPS = {"AP": 50, "CP": 50, "DR": 4, "DM": 3}
 
 # Where the nearest point is not unique.
 SPHERES = ("zero_weights", "opposite_weights")
@@ -49,52 +45,49 @@ def with_state(solver, fn, params):
 # --- Against the definition ---
 
 
-# Compiling takes long: by default each graph meets some solvers, with this variable set all of them.
-ALL = "PJAX_TEST_ALL" in os.environ
-
-
-def plan(every):
-    """Graphs and solvers; ``every`` says for which share of the graphs a solver runs by default.
-
-    The two kinds of consensus take turns.
-    """
+def plan():
+    """Every graph with three methods and three of four settings, which take turns; half with stored edges."""
     for g, graph in enumerate(GRAPHS):
-        for s, (name, share) in enumerate(every.items()):
-            if ALL or (g + s) % share == 0:
-                if graph in SPHERES and name in ("DR", "DM") and every is IMPLICIT:
-                    continue  # a history holds no point of a sphere: see the test of default histories
-                consensus = ("paper", "exact")[(g // share + s) % 2]
-                yield pytest.param(graph, name, consensus, id=f"{graph}-{name}")
-
-
-EXPLICIT = {"AP": 3, "CP": 8, "DR": 6, "DM": 12}
-IMPLICIT = {"AP": 2, "CP": 6, "DR": 2, "DM": 12}
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("graph", "name", "consensus"), list(plan(EXPLICIT)))
-def test_explicit_edges_are_the_definition(graph, name, consensus):
-    fn, params = make(graph, np.float64)
-    solver = SOLVERS[name](steps_per_update=STEPS[name], consensus=consensus, edges="explicit")
-    found, loss = solver.update(fn, params)
-    expected = oracle.update(solver, fn, params)
-    given = np.concatenate([np.ravel(x) for x in jax.tree.leaves(fn(params))])
-    np.testing.assert_allclose(loss, given.mean(), rtol=1e-12)
-    assert apart(params, expected) > 1e-3  # something happened
-    assert apart(found, expected) < 1e-9
+        for s, name in enumerate(("AP", "DR", ("CP", "DM")[g % 2])):
+            turn = (g + g // 4 + s) % 4
+            settings = {"steps_per_update": STEPS[name], "consensus": ("paper", "exact")[turn // 2]}
+            if turn % 2 and graph not in SPHERES:  # spheres are not extrapolated
+                settings |= {"steps_per_update": 4, "metric": "balanced"}
+                if name in ("AP", "CP"):
+                    settings |= {"extrapolate": "tensor", "metric": ("balanced", "unit")[g // 4 % 2]}
+            yield pytest.param(graph, name, settings, g // 2 % 2 == s % 2, id=f"{graph}-{name}")
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("graph", "name", "consensus"), list(plan(IMPLICIT)))
-def test_implicit_edges_are_the_definition(graph, name, consensus):
+@pytest.mark.parametrize(("graph", "name", "settings", "stores"), list(plan()))
+def test_edges_are_the_definition(graph, name, settings, stores):
+    """Stored edges, and histories that leave nothing out."""
     fn, params = make(graph, np.float64)
-    settings = {"steps_per_update": STEPS[name], "consensus": consensus}
-    history = {"history": STEPS[name]} if name in ("DR", "DM") else {}
-    found, state, _ = with_state(SOLVERS[name](**settings, **history), fn, params)
     expected = oracle.update(SOLVERS[name](**settings), fn, params)
+    assert apart(params, expected) > 1e-3  # something happened
+    spheres = graph in SPHERES and name in ("DR", "DM")
+    if stores or spheres:
+        stored, loss = SOLVERS[name](**settings, edges="explicit").update(fn, params)
+        assert apart(stored, expected) < 1e-9
+        given = np.concatenate([np.ravel(x) for x in jax.tree.leaves(fn(params))])
+        np.testing.assert_allclose(loss, given.mean(), rtol=1e-12)
+    if spheres:
+        return  # a history holds no point of a sphere: see the test of default histories
+    if name in ("DR", "DM"):
+        settings = settings | {"history": settings["steps_per_update"]}
+    found, state, _ = with_state(SOLVERS[name](**settings), fn, params)
     assert apart(found, expected) < 1e-8
-    assert state.neglected == 0
-    assert state.updates == 1
+    assert (state.neglected, state.updates) == (0, 1)
+    if _has_choice(fn, params, settings):
+        plain = {key: settings[key] for key in ("steps_per_update", "consensus")}
+        assert apart(oracle.update(SOLVERS[name](**plain), fn, params), expected) > 1e-6
+
+
+def _has_choice(fn, params, settings):
+    """Whether there is a contraction to balance."""
+    graph = _trace.build(_trace.read(fn, params))
+    contracts = any(isinstance(node.rule, Contraction) for node in graph.nodes)
+    return contracts and settings.get("metric") == "balanced"
 
 
 @pytest.mark.usefixtures("x64")
@@ -107,44 +100,6 @@ def test_default_histories_are_exact_where_edges_are_cheap(graph, name):
     assert apart(params, expected) > 1e-3
     assert apart(found, expected) < 1e-9
     assert state.neglected == 0
-
-
-# --- Another metric, and steps beyond the mean ---
-
-
-def variants():
-    """Graphs with settings. The kinds of extrapolation and of consensus take turns."""
-    for g, graph in enumerate(GRAPHS):
-        for s, name in enumerate(("AP", "CP", "DR", "DM")):
-            if graph not in SPHERES and (ALL or (g + s) % 14 == 0):  # spheres are not extrapolated
-                settings = {"metric": "balanced", "consensus": ("paper", "exact")[g % 2]}
-                if name in ("AP", "CP"):
-                    settings["extrapolate"] = "tensor"
-                    settings["metric"] = ("balanced", "unit")[g // 4 % 2]
-                yield pytest.param(graph, name, settings, id=f"{graph}-{name}")
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("graph", "name", "settings"), list(variants()))
-def test_balanced_and_extrapolated(graph, name, settings):
-    fn, params = make(graph, np.float64)
-    settings = {"steps_per_update": 4, **settings}
-    history = {"history": 4} if name in ("DR", "DM") else {}
-    expected = oracle.update(SOLVERS[name](**settings), fn, params)
-    stored, _ = SOLVERS[name](**settings, edges="explicit").update(fn, params)
-    found, state, _ = with_state(SOLVERS[name](**settings, **history), fn, params)
-    assert apart(stored, expected) < 1e-9
-    assert apart(found, expected) < 1e-8
-    assert state.neglected == 0
-    plain, _ = SOLVERS[name](steps_per_update=4, consensus=settings["consensus"]).update(fn, params)
-    assert apart(plain, expected) > 1e-6 or not _has_choice(fn, params, name)
-
-
-def _has_choice(fn, params, name):
-    """Whether a graph has a contraction to balance, or a node with several readers that can disagree."""
-    graph = _trace.build(_trace.read(fn, params))
-    contracts = any(isinstance(node.rule, Contraction) for node in graph.nodes)
-    return contracts or (name in ("AP", "CP") and any(len(r) > 1 for r in graph.readers))
 
 
 # --- Constants that may not move ---

@@ -8,6 +8,8 @@ import pytest
 import pjax
 from pjax.errors import GraphError, InputError, PjaxError, UnsupportedEquationError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 X = jnp.ones((3, 4))
 W = jnp.ones((4, 2))
 Y = np.array([0, 1, 1])

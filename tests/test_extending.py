@@ -20,7 +20,7 @@ from tests import pages
 PAGE = pages.ROOT / "docs" / "extending.md"
 CHECKLIST = re.findall(r"^- \[ \] .*\(`(\w+)`\)$", PAGE.read_text(), flags=re.MULTILINE)
 
-pytestmark = pytest.mark.usefixtures("registries")
+pytestmark = pytest.mark.usefixtures("registries", "quick_compilation")
 
 
 @pytest.fixture(scope="module")

@@ -312,9 +312,8 @@ def test_an_outer_optimiser_gets_the_moves_as_they_are():
     params = model.init(KEY)
 
     def moves(**options):
-        solver = optim.AlternatingProjections(
-            steps_per_update=1, outer=optax.sgd(1.0), metric="balanced", **options
-        )
+        method = optim.AlternatingProjections(steps_per_update=1, metric="balanced", **options)
+        solver = optim.Outer(method, optax.sgd(1.0))
         new, _, _ = solver.update(
             lambda p: pjax.cross_entropy(model.apply(p, x), y), params, solver.init(params)
         )
@@ -385,7 +384,7 @@ class TestOuter:
     @pytest.mark.parametrize("method", [optim.AlternatingProjections, optim.DouglasRachford])
     def test_a_step_of_one_is_the_projected_point(self, method):
         plain = method(steps_per_update=5)
-        outer = method(steps_per_update=5, outer=optax.sgd(1.0))
+        outer = optim.Outer(plain, optax.sgd(1.0))
         expected, _ = plain.update(self.LOSS, self.PARAMS)
         got, state, _ = outer.update(self.LOSS, self.PARAMS, outer.init(self.PARAMS))
         np.testing.assert_allclose(got["w"], expected["w"], rtol=1e-6)
@@ -394,7 +393,7 @@ class TestOuter:
 
     def test_schedules_and_weight_decay(self):
         outer = optax.adamw(optax.linear_schedule(0.1, 0.0, 3), weight_decay=0.5)
-        optimizer = optim.AlternatingProjections(steps_per_update=5, outer=outer)
+        optimizer = optim.Outer(optim.AlternatingProjections(steps_per_update=5), outer)
         params, state = self.PARAMS, optimizer.init(self.PARAMS)
         seen = []
         for _ in range(4):
@@ -404,19 +403,31 @@ class TestOuter:
         assert all(jnp.array_equal(seen[2][k], seen[3][k]) for k in params), "the schedule has ended"
 
     def test_a_state_is_needed(self):
-        optimizer = optim.AlternatingProjections(outer=optax.sgd(0.1))
+        optimizer = optim.Outer(optim.AlternatingProjections(), optax.sgd(0.1))
         with pytest.raises(pjax.PjaxError, match=r"state = optimizer\.init"):
             optimizer.update(self.LOSS, self.PARAMS)
 
     def test_something_else_is_refused(self):
-        with pytest.raises(pjax.PjaxError, match=r"outer must be an optax\.Gradient"):
-            optim.DouglasRachford(outer=0.1)
+        with pytest.raises(pjax.PjaxError, match=r"must be an optax\.Gradient"):
+            optim.Outer(optim.DouglasRachford(), 0.1)
+        with pytest.raises(pjax.PjaxError, match="EP has an outer optimiser already"):
+            optim.Outer(ExtrapolatedProjections(), optax.sgd(0.1))
+        with pytest.raises(pjax.PjaxError, match=r"such as DouglasRachford\(\); got"):
+            optim.Outer(optim.DouglasRachford, optax.sgd(0.1))
+
+    def test_equal_ones_are_equal(self):
+        rate = optax.sgd(0.1)
+        one, other = (optim.Outer(optim.DouglasRachford(check=False), rate) for _ in range(2))
+        assert (one, hash(one)) == (other, hash(other))
+        assert one != optim.Outer(optim.DouglasRachford(), rate)
+        assert dataclasses.replace(one, method=optim.DouglasRachford()).check
+        assert not one.check
 
     def test_small_moves_are_not_lost(self):
         """Moves of 1e-9 of a parameter vanish in a difference of float32 numbers, and must not here."""
         loss = lambda p: pjax.cross_entropy(p * jnp.ones((1, 2)), jnp.array([0]), 1e-9)  # noqa: E731
         params = jnp.array([[1.0, 1.0]])
-        optimizer = optim.AlternatingProjections(steps_per_update=1, outer=optax.scale(-1e9))
+        optimizer = optim.Outer(optim.AlternatingProjections(steps_per_update=1), optax.scale(-1e9))
         new, _, _ = optimizer.update(loss, params, optimizer.init(params))
         assert float(jnp.max(jnp.abs(new - params))) > 0.01
 
@@ -429,7 +440,7 @@ class TestErrors:
             ({"softness": float("nan")}, "softness must be a positive number"),
             ({"learning_rate": -1}, "learning_rate must be a positive number"),
             ({"learning_rate": 0.1, "outer": optax.sgd(0.1)}, "leave learning_rate out"),
-            ({"outer": "adam"}, "outer must be an optax.GradientTransformation"),
+            ({"outer": "adam"}, "must be an optax.GradientTransformation"),
         ],
     )
     def test_bad_settings(self, settings, message):

@@ -19,10 +19,8 @@ from tests import properties
 from tests.generator import LATER, OPERATIONS, draw, operations
 from tests.properties import Case, Deviation, Result
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROOT = Path(__file__).parents[1]
-SEEDS = range(16)
+SEEDS = range(10)
 FRESH = range(2)
 LOOPS = ("scan", "mapped", "repeated")
 """Their bodies have functions that capture a part of the batch."""
@@ -35,13 +33,9 @@ def little_memory():
     jax.clear_caches()
 
 
-def test_all_properties_hold():
-    """In one test, so that no seed is left out where only some cases of a test run."""
-    failures = []
-    for seed in SEEDS:
-        failures += properties.check(seed)[0].values()
-        if seed % 4 == 0:
-            jax.clear_caches()
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_properties_hold(seed):
+    failures = properties.check(seed)[0].values()
     assert not failures, "\n\n".join(map(str, failures))
 
 

@@ -14,6 +14,8 @@ import pjax
 from benchmarks import interop
 from pjax.experiments import data
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 DIGITS = data.load("digits")
 EP = pjax.optim.ExtrapolatedProjections(learning_rate=1e-2)
 AP = pjax.optim.AlternatingProjections(steps_per_update=4)

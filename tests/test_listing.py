@@ -12,6 +12,8 @@ import pytest
 import pjax
 from pjax.optim import solver as _solver
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 BATCHES = 6
 
 LISTING = """

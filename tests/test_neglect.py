@@ -12,8 +12,6 @@ from pjax.errors import NeglectedWarning
 from pjax.optim import DifferenceMap, DouglasRachford, neglect
 from tests.graphs import Numbers, conv
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def convolution(bits, size, channels):
     """A convolution next to a loss."""

@@ -8,6 +8,8 @@ import pytest
 import pjax
 from pjax import nn
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 

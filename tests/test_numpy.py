@@ -13,6 +13,8 @@ from pjax.containers.computation import Array, Computation, array, as_function, 
 from pjax.errors import InputError
 from pjax.sets import Box, Sphere
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 PUBLIC = {
     name for name, value in vars(pnp).items() if inspect.isfunction(value) and vars(pjax).get(name) is value
 }

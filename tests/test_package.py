@@ -1,6 +1,7 @@
 """The package as such: what importing it does, what it ships, what it documents."""
 
 import ast
+import doctest
 import importlib.metadata
 import inspect
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import hatch_build
 import pjax
 import pjax.optim
 from tests import pages
@@ -57,6 +59,22 @@ def test_the_type_marker_is_shipped():
 def test_what_a_test_saves_is_not_in_the_checkout():
     Path("picture.svg").write_text("")
     assert not Path("picture.svg").resolve().is_relative_to(ROOT)
+
+
+def test_links_of_the_readme_on_a_package_index():
+    found = doctest.testmod(hatch_build)
+    assert found.attempted
+    assert not found.failed
+    shown = hatch_build.on_index((ROOT / "README.md").read_text(), None)
+    assert not re.search(r"\]\((?!https:)", shown)
+
+
+@pytest.mark.skipif("PJAX_TEST_WHEEL" not in os.environ, reason="only against the built wheel")
+def test_the_wheel_says_what_it_is():
+    about = importlib.metadata.metadata("pjax-learn")
+    assert "pjax is to projections" in about["Description"]
+    assert "](docs/" not in about["Description"]
+    assert about.get_all("Project-URL")
 
 
 @pytest.mark.skipif("PJAX_TEST_WHEEL" not in os.environ, reason="only against the built wheel")

@@ -8,6 +8,8 @@ import pjax
 from pjax import optim
 from pjax.experiments import models
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 MODEL = models.MLP(12, [8], 3)
 PARAMS = MODEL.init(jax.random.key(0))
 

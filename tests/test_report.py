@@ -23,6 +23,8 @@ from pjax.experiments.tables import escape
 from pjax.tools.plotting import spread_apart
 from tests import pages
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # --- Metrics ---
 
 accuracies = st.lists(st.floats(0, 100), min_size=1, max_size=40)

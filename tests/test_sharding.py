@@ -90,8 +90,8 @@ def problem():
 @pytest.mark.parametrize("solver", [optim.AlternatingProjections, optim.DouglasRachford])
 def test_groups_average_what_each_does_alone(solver):
     fn, params, (x, y) = problem()
-    found, loss = solver(steps_per_update=6, groups=2, sync_every=6).update(fn, params, batch=(x, y))
     alone = solver(steps_per_update=6)
+    found, loss = optim.Groups(alone, 2, sync_every=6).update(fn, params, batch=(x, y))
     parts = [alone.update(fn, params, batch=(x[k : k + 4], y[k : k + 4])) for k in (0, 4)]
     assert loss == pytest.approx(np.mean([part[1] for part in parts]), rel=1e-6)
     close(found, jax.tree.map(lambda a, b: (a + b) / 2, parts[0][0], parts[1][0]))
@@ -99,13 +99,9 @@ def test_groups_average_what_each_does_alone(solver):
 
 def test_groups_that_exchange_in_every_step_are_the_whole_batch():
     fn, params, batch = problem()
-    whole, _ = optim.AlternatingProjections(steps_per_update=6).update(fn, params, batch=batch)
-    found = {
-        n: optim.AlternatingProjections(steps_per_update=6, groups=4, sync_every=n).update(
-            fn, params, batch=batch
-        )[0]
-        for n in (1, 3)
-    }
+    method = optim.AlternatingProjections(steps_per_update=6)
+    whole, _ = method.update(fn, params, batch=batch)
+    found = {n: optim.Groups(method, 4, sync_every=n).update(fn, params, batch=batch)[0] for n in (1, 3)}
     close(found[1], whole)
     with pytest.raises(AssertionError):
         close(found[3], whole)
@@ -114,9 +110,10 @@ def test_groups_that_exchange_in_every_step_are_the_whole_batch():
 @pytest.mark.parametrize("solver", [optim.AlternatingProjections, optim.DouglasRachford])
 def test_groups_go_on_from_their_exchanges_whatever_edges_are_kept_as(solver):
     fn, params, batch = problem()
-    settings = {"steps_per_update": 6, "groups": 2, "sync_every": 2}
     found = [
-        solver(**settings, edges=edges).update(fn, params, batch=batch)[0]
+        optim.Groups(solver(steps_per_update=6, edges=edges), 2, sync_every=2).update(
+            fn, params, batch=batch
+        )[0]
         for edges in ("implicit", "explicit")
     ]
     close(*found)
@@ -130,9 +127,9 @@ def close(found, right):
 def test_groups_that_exchange_with_an_outer_optimiser_hand_it_the_whole_move():
     optax = pytest.importorskip("optax")
     fn, params, batch = problem()
-    settings = {"steps_per_update": 4, "groups": 2, "sync_every": 2}
-    plain, _ = optim.AlternatingProjections(**settings).update(fn, params, batch=batch)
-    solver = optim.AlternatingProjections(**settings, outer=optax.sgd(0.5))
+    groups = optim.Groups(optim.AlternatingProjections(steps_per_update=4), 2, sync_every=2)
+    plain, _ = groups.update(fn, params, batch=batch)
+    solver = optim.Outer(groups, optax.sgd(0.5))
     halfway, _, _ = solver.update(fn, params, solver.init(params), batch=batch)
     for a, b, start in zip(*map(jax.tree.leaves, (halfway, plain, params)), strict=True):
         np.testing.assert_allclose(a - start, (b - start) / 2, atol=1e-6)
@@ -141,9 +138,6 @@ def test_groups_that_exchange_with_an_outer_optimiser_hand_it_the_whole_move():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"groups": 0}, "groups must be a whole number"),
-        ({"sync_every": 3, "steps_per_update": 4}, "sync_every must divide"),
-        ({"groups": 2, "accumulate": 2}, "not both"),
         ({"stack": "layers"}, "stack must be True, False or"),
         ({"stack": NamedSharding(ONE, PartitionSpec(None))}, "along one axis"),
         ({"stack": NamedSharding(ONE, PartitionSpec(None, "layers"))}, "along one axis"),
@@ -154,17 +148,24 @@ def test_bad_options(options, words):
         optim.AlternatingProjections(**options)
 
 
-def test_extrapolated_projections_exchange_in_every_step():
-    with pytest.raises(TypeError, match="has no option 'sync_every'"):
-        optim.ExtrapolatedProjections(steps_per_update=4, groups=2, sync_every=2)
+def test_bad_groups():
+    method = optim.AlternatingProjections(steps_per_update=4)
+    with pytest.raises(InputError, match="groups must be a whole number"):
+        optim.Groups(method, 0)
+    with pytest.raises(InputError, match="sync_every must divide steps_per_update=4, got 3"):
+        optim.Groups(method, 2, sync_every=3)
+    with pytest.raises(InputError, match="take one of Groups and Accumulated"):
+        optim.Accumulated(optim.Groups(method, 2), 2)
+    with pytest.raises(InputError, match="sync_every must be 1, got 2"):
+        optim.Groups(optim.ExtrapolatedProjections(steps_per_update=4), 2, sync_every=2)
 
 
 def test_groups_need_the_batch_as_an_argument_and_jax_numpy():
     fn, params, batch = problem()
-    solver = optim.AlternatingProjections(groups=2)
+    solver = optim.Groups(optim.AlternatingProjections(), 2)
     with pytest.raises(InputError, match="batch="):
         solver.update(lambda p: fn(p, batch), params)
     with pytest.raises(InputError, match="cannot be divided into 3"):
-        optim.AlternatingProjections(groups=3).update(fn, params, batch=batch)
+        optim.Groups(optim.AlternatingProjections(), 3).update(fn, params, batch=batch)
     with pytest.raises(InputError, match=r"jax\.numpy"):
         solver.update(lambda p, b: fn(p, (np.asarray(b[0]) * 2, b[1])), params, batch=batch)

@@ -72,6 +72,28 @@ def test_weights_are_factors():
         np.testing.assert_allclose(got[key], want[key], rtol=2e-5, atol=2e-5)
 
 
+def test_labels_that_add_up_to_zero():
+    """Their loss is linear; zeros do not count."""
+    signed = jnp.array([[1.0, -1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, -1.0]])
+    x = {"x": X[:4, :3]}
+
+    def loss(p):
+        return -jnp.sum(signed * log_softmax(p["x"]))
+
+    assert ops(loss, x) == ["cross_entropy"]
+    traced = read.read(loss, x)
+    problem = Problem(two_sets(read.build(traced)), traced.constants, jax.tree.leaves(x))
+    np.testing.assert_allclose(problem.loss, loss(x), rtol=1e-5)
+    extrapolated = pjax.optim.ExtrapolatedProjections(outer=optax.sgd(0.1))
+    for solver in (pjax.optim.AlternatingProjections(steps_per_update=1), extrapolated):
+        move = solver.update(loss, x, solver.init(x))[0]["x"] - x["x"]
+        assert not move[1].any()
+        for row in (0, 3):
+            share = move[row] @ signed[row] / jnp.sum(signed[row] ** 2)
+            np.testing.assert_allclose(move[row], share * signed[row], atol=1e-5)
+            assert share > 0
+
+
 def test_smoothed_labels_are_labels():
     labels = optax.smooth_labels(HOT, 0.1)
     assert ops(lambda p: optax.softmax_cross_entropy(logits(p), labels).mean()) == ["cross_entropy"]

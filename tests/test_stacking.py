@@ -20,7 +20,6 @@ from pjax.rules.dot_general import DotGeneral
 from tests.graphs import GRAPHS, make
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def mlp(depth):

@@ -15,7 +15,6 @@ from pjax.graph import read as _trace
 from pjax.optim.solver import compiled
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def mlp(batch=12):
@@ -111,9 +110,9 @@ def test_a_batch_in_parts_and_in_groups():
     def fn(p, batch):
         return pjax.cross_entropy(model.apply(p, batch[0]), batch[1])
 
-    for changes in ({"accumulate": 3}, {"groups": 3, "sync_every": 4}):
-        solver = dataclasses.replace(SOLVERS["AP"], **changes)
-        wanted, found = (moves(s, fn, params, batch=(x, y)) for s in (solver, narrow(solver)))
+    for around in (lambda s: optim.Accumulated(s, 3), lambda s: optim.Groups(s, 3, sync_every=4)):
+        solvers = SOLVERS["AP"], narrow(SOLVERS["AP"])
+        wanted, found = (moves(around(s), fn, params, batch=(x, y)) for s in solvers)
         assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted)
 
 

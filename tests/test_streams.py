@@ -68,7 +68,7 @@ def furthest(one, other):
 def test_drained_before_each_update_a_stream_is_a_sweep(stages, parts):
     stream = optim.Streamed(sgd(), stages=stages, micro_batches=parts, flush=True)
     found, state, loss = trained(stream, CHAIN, parameters())
-    right, _, right_loss = trained(sgd(accumulate=parts), CHAIN, parameters())
+    right, _, right_loss = trained(optim.Accumulated(sgd(), parts), CHAIN, parameters())
     assert furthest(right, parameters()) > 0.01
     assert furthest(found, right) < 1e-6
     assert loss == pytest.approx(float(right_loss), rel=1e-6)
@@ -88,7 +88,7 @@ def test_where_parameters_stay_a_running_stream_asks_what_a_sweep_asks(parts):
     method = optim.ExtrapolatedProjections(outer=recorded())
     stream = optim.Streamed(method, stages=4, micro_batches=parts)
     _, state, loss = trained(stream, CHAIN, parameters(), updates=8)
-    sweep = optim.ExtrapolatedProjections(outer=method.outer, accumulate=parts)
+    sweep = optim.Accumulated(method, parts)
     _, right, right_loss = trained(sweep, CHAIN, parameters(), updates=1)
     assert furthest(right.outer, jax.tree.map(jnp.zeros_like, right.outer)) > 0.01
     assert furthest(state.outer, right.outer) < 1e-6
@@ -171,7 +171,7 @@ def test_shared_parameters_and_wires_that_are_no_numbers():
     }
     batch = jnp.arange(8) % 5, (jnp.arange(8) + 1) % 5
     found, *_ = trained(optim.Streamed(sgd(), stages=2, micro_batches=2, flush=True), chain, params, batch)
-    right, *_ = trained(sgd(accumulate=2), chain, params, batch)
+    right, *_ = trained(optim.Accumulated(sgd(), 2), chain, params, batch)
     assert furthest(right, params) > 0.01
     assert furthest(found, right) < 1e-6
 
@@ -225,7 +225,7 @@ def test_layers_blocks_and_time_steps_are_found(name):
     found, state, _ = trained(
         optim.Streamed(sgd(), stages=4, micro_batches=2, flush=True), fn, params, batch, updates=2
     )
-    right, *_ = trained(sgd(accumulate=2), fn, params, batch, updates=2)
+    right, *_ = trained(optim.Accumulated(sgd(), 2), fn, params, batch, updates=2)
     assert furthest(right, params) > 0.01
     assert furthest(found, right) < 2e-6
     assert state.age.tolist() == [6, 5, 4, 3]
@@ -246,8 +246,8 @@ def test_bad_options():
         optim.Streamed(method, stages=0, micro_batches=1)
     with pytest.raises(InputError, match="give it an ExtrapolatedProjections"):
         optim.Streamed(optim.DouglasRachford(), stages=2, micro_batches=1)
-    with pytest.raises(InputError, match="leave accumulate of its method at 1"):
-        optim.Streamed(sgd(accumulate=2), stages=2, micro_batches=1)
+    with pytest.raises(InputError, match="leave steps_per_update at 1"):
+        optim.Streamed(sgd(steps_per_update=2), stages=2, micro_batches=1)
     one = jax.make_mesh((1,), ("stages",), axis_types=(AxisType.Auto,))
     with pytest.raises(InputError, match="names the axis of stages"):
         optim.Streamed(method, stages=2, micro_batches=1, sharding=NamedSharding(one, PartitionSpec()))

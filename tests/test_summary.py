@@ -14,6 +14,8 @@ from pjax.optim.solver import compiled
 from pjax.tools.profile import _alone
 from tests.graphs import make
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NAMES = ["sparse_conv", "embedding", "rnn_scan"]
 
 

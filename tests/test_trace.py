@@ -15,6 +15,8 @@ import pjax
 from pjax.graph import read as _trace
 from pjax.rules import Identity
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(3, 4)), jnp.float32)
 W = jnp.asarray(RNG.normal(size=(4, 2)), jnp.float32)

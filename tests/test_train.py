@@ -23,6 +23,8 @@ from pjax.experiments.loop import Loop
 from pjax.experiments.results import read_lines
 from pjax.experiments.train import Progress, load_params, train
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SMALL = {"data": "digits", "widths": (16,), "batch_size": 64, "patience": 0}
 ADAM = Config(method="adam", max_steps=120, check_every=20, **SMALL)
 
@@ -485,7 +487,7 @@ class TestConfig:
             ),
             (
                 {"method": "fa", "consensus": "paper"},
-                "consensus .* fa. Of these settings it takes learning_rate$",
+                "consensus .* fa. Of these settings it takes learning_rate, schedule",
             ),
             ({"method": "adam", "steps_per_batch": 50}, "steps_per_batch is 1 for the method adam; got 50"),
             ({"method": "ap:steps=10", "steps_per_batch": 5}, "steps_per_batch is 10 for .*; got 5"),

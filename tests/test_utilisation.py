@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.utilisation import blocks, idle, pipeline, projections, schedules, stream
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize(("devices", "parts"), [(1, 3), (2, 1), (4, 4), (4, 2), (8, 16)])

@@ -11,6 +11,8 @@ import pjax
 from benchmarks import zoo as benchmark
 from examples import zoo
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # Steps of length one along what projections ask for: the difference of parameters is the move itself.
 SOLVER = pjax.optim.ExtrapolatedProjections(outer=optax.sgd(1.0))
 

@@ -13,6 +13,8 @@ from website import links, mathml, notebook, reference
 
 mpl.use("agg")
 _CHANGELOG = links.ROOT / "CHANGELOG.md"
+_notebooks: dict[str, str] = {}
+"""Files for Jupyter, by their path on the site."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -46,13 +48,25 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Turn links that leave docs/ to where their targets are, and run notebooks."""
+    """Turn links that leave docs/ to where their targets are, and run notebooks, with a link to the file."""
     source = Path(page.file.abs_src_path or "")
     if source.is_relative_to(links.DOCS):
         markdown = links.on_site(markdown, page.file.src_uri)
-    return notebook.run(markdown, page.file.src_uri) if page.meta.get("notebook") else markdown
+    if not page.meta.get("notebook"):
+        return markdown
+    _notebooks[page.file.src_uri.removesuffix(".md") + ".ipynb"] = notebook.as_jupyter(markdown)
+    title, _, rest = markdown.partition("\n\n")
+    name = source.with_suffix(".ipynb").name
+    linked = f'{title}\n\n<a href="{name}" download>Open as a notebook for Jupyter</a>\n\n{rest}'
+    return notebook.run(linked, page.file.src_uri)
 
 
 def on_page_content(html: str, **_: Any) -> str:
     """Draw formulas."""
     return mathml.render(html)
+
+
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Write the notebooks."""
+    for name, text in _notebooks.items():
+        (Path(config.site_dir) / name).write_text(text)

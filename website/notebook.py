@@ -1,12 +1,14 @@
 """Pages that are notebooks: each example is run when the site is built, and shown with what it gives.
 
-A page is one if it starts with ``notebook: true`` between two lines of dashes.
+A page is one if it starts with ``notebook: true`` between two lines of dashes. The site has it as a file for
+Jupyter as well, which the page links to.
 """
 
 import ast
 import base64
 import contextlib
 import io
+import json
 import re
 from typing import Any
 
@@ -57,3 +59,27 @@ def _pictures() -> list[str]:
         found.append(f"![{title}](data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()})")
         plt.close(figure)
     return found
+
+
+INSTALL = '%pip install -q "pjax-learn[draw]"'
+
+
+def as_jupyter(markdown: str) -> str:
+    """The text of a page as a file for Jupyter, with what to install in its first cell.
+
+    >>> cells = json.loads(as_jupyter("A word.\\n\\n```python\\n1 + 1\\n```"))["cells"]
+    >>> [(cell["cell_type"], "".join(cell["source"])) for cell in cells[1:]]
+    [('markdown', 'A word.'), ('code', '1 + 1')]
+    """
+    cells = [_cell("code", INSTALL)]
+    for number, part in enumerate(_BLOCK.split(markdown)):
+        if part.strip():
+            cells.append(_cell("code" if number % 2 else "markdown", part.strip()))
+    about = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    book = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 4}
+    return json.dumps(book, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cell(kind: str, text: str) -> dict[str, Any]:
+    more = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    return {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True), **more}

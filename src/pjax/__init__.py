@@ -77,5 +77,7 @@ from pjax.tools.profile import profile as profile
 from pjax.tools.summary import NodeSummary as NodeSummary
 from pjax.tools.summary import Summary as Summary
 from pjax.tools.summary import summary as summary
+from pjax.tools.trees import load as load
+from pjax.tools.trees import save as save
 
 __version__ = "0.1.0"

@@ -77,15 +77,10 @@ class Sweep:
             shapes = {v: self._problem.graph.nodes[v].shape for v in nodes}
             return {v: jnp.zeros(shape, self._problem.dtype) for v, shape in shapes.items()}
 
-        return self._kept(still(self._values), still(self._messages), jnp.zeros((), self._problem.dtype))
-
-    def _kept(self, value: dict[int, jax.Array], message: dict[int, jax.Array], squared: jax.Array) -> State:
-        """A state as it is kept: parameters in full, since they add up over all steps."""
-        nodes, narrow = self._problem.graph.nodes, self._problem.narrow
-        value, message = (
-            {v: x if nodes[v].is_parameter else narrow(x) for v, x in d.items()} for d in (value, message)
+        kept = self._problem.kept
+        return State(
+            kept(still(self._values)), kept(still(self._messages)), jnp.zeros((), self._problem.dtype)
         )
-        return State(value, message, squared)
 
     def step(self, state: State) -> State:
         """Project onto each set in turn."""
@@ -123,14 +118,12 @@ class Sweep:
                 if self._extrapolation:
                     for i in (i for i, total in enumerate(moves.inputs) if total is not None):
                         add(squares, self._squares(problem, v, i, moves))
-            for s, total in pulled.items():
-                mean = problem.mean(s, total)
+            for s, mean in problem.means(pulled).items():
                 if self._extrapolation:
                     mean = mean * self._extrapolation.factor(problem, s, mean, squares[s])
                 message[s] = message[s] + mean
-        return self._kept(
-            {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}, squared
-        )
+        after = {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}
+        return State(problem.kept(after[0]), problem.kept(after[1]), squared)
 
     @staticmethod
     def _squares(problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:

@@ -18,7 +18,7 @@ import numpy as np
 from pjax.graph import fan_out
 from pjax.graph.nodes import Node
 from pjax.graph.partition import Partition
-from pjax.graph.wires import Evaluator, Wire, Wiring, walk
+from pjax.graph.wires import Evaluator, Wire, Wiring, leaving, walk, wirings
 from pjax.rules.arithmetic import condensed
 from pjax.rules.base import Moves, Place
 
@@ -51,10 +51,12 @@ class Problem:
         state_dtype: Any = None,
         stored: frozenset[int] = frozenset(),
         sweeps: bool = False,
+        steered: bool = False,
     ) -> None:
         """``stored`` are contractions whose edges must be kept as they are.
 
-        With ``sweeps`` nobody asks for counts of edges, which take time.
+        With ``sweeps`` nobody asks for counts of edges, which take time. ``steered``: an outer optimiser
+        chooses the steps of parameters.
         """
         self.partition = partition
         self.graph = graph = partition.graph
@@ -63,6 +65,7 @@ class Problem:
         self.consensus = consensus
         self.fixed_constants = fixed_constants
         self.stored = stored
+        self.steered = steered
         self._shardings = graph.shardings
         evaluate, values = graph.evaluator(constants, leaves)
         self._evaluate, self._values = evaluate, values
@@ -72,11 +75,8 @@ class Problem:
         if balanced:
             self._balance()
             self._place_at(evaluate, values)
-        self.wirings: dict[tuple[int, int], Wiring] = {}
-        for n in graph.nodes:
-            for i, wire in enumerate(n.wires):
-                if not wire.constant:
-                    self.wirings[n.index, i] = self._wiring(wire)
+        wires = {(n.index, i): wire for n in graph.nodes for i, wire in enumerate(n.wires)}
+        self.wirings = wirings(wires, [n.shape for n in graph.nodes], self.dtype, evaluate)
         self._factors = self._weigh()
         if not sweeps:  # now, and not in every step of a loop
             _ = self.counts, self._lengths
@@ -97,10 +97,8 @@ class Problem:
     def _place_at(self, evaluate: Evaluator, values: Mapping[int, Any]) -> None:
         self.points: Mapping[int, jax.Array] = {v: self.placed(v, self._work(x)) for v, x in values.items()}
         self.inputs: Mapping[int, tuple[Any, ...]] = {
-            n.index: tuple(
-                self._scaled(n.index, i, self._work(x)) for i, x in enumerate(evaluate.each(n.inputs))
-            )
-            for n in self.graph.nodes
+            v: tuple(self._scaled(v, i, self._work(x)) for i, x in enumerate(carried))
+            for v, carried in evaluate.every({n.index: n.inputs for n in self.graph.nodes}).items()
         }
 
     def placed(self, v: int, x: jax.Array) -> jax.Array:
@@ -150,6 +148,11 @@ class Problem:
         if self._state_dtype == self.dtype:
             return x
         return jax.tree.map(lambda a: a.astype(self._state_dtype), x)
+
+    def kept(self, values: dict[int, jax.Array]) -> dict[int, jax.Array]:
+        """Those of nodes: parameters in full, since they add up over all steps."""
+        nodes = self.graph.nodes
+        return {v: x if nodes[v].is_parameter else self.narrow(x) for v, x in values.items()}
 
     def widen(self, state: S) -> S:
         """A state to compute with."""
@@ -203,9 +206,7 @@ class Problem:
     def counts(self) -> dict[int, int | np.ndarray | jax.Array]:
         """How many edges leave each scalar of each node; an array need not have all axes in full."""
         totals: dict[int, Any] = {n.index: 0 for n in self.graph.nodes if not n.is_target}
-        for place, wiring in self.wirings.items():
-            counts = wiring.counts(self.edge_counts[place])
-            add(totals, zip(wiring.wire.sources, counts, strict=True))
+        add(totals, leaving(self.wirings, self.edge_counts))
         return {v: condensed(x) if isinstance(x, np.ndarray) else x for v, x in totals.items()}
 
     def all_from_one(self, v: int, i: int) -> bool:
@@ -218,10 +219,11 @@ class Problem:
             return False
         return fan_out.total(count, self.graph.nodes[wire.sources[0]].shape) == fan_out.entering(node, i)
 
-    def mean(self, v: int, total: jax.Array) -> jax.Array:
-        """A sum over the edges that leave a node, as a mean; zero where nobody reads."""
-        count = self.counts[v]
-        return self.placed(v, total / (count if isinstance(count, int) else jnp.maximum(count, 1)))
+    def means(self, totals: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
+        """Sums over the edges that leave nodes, as means; zero where nobody reads."""
+        counts = {v: self.counts[v] for v in totals}
+        least = {v: c if isinstance(c, int) else jnp.maximum(c, 1) for v, c in counts.items()}
+        return {v: self.placed(v, total / least[v]) for v, total in totals.items()}
 
     def weight(self, v: int) -> Any:
         """The weight of a node's output in its projection."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from pjax import nn
 from pjax.containers import numpy as pnp
-from pjax.experiments.learners import Descent, Params, State, mean_cross_entropy
+from pjax.experiments.learners import Descent, Params, Rates, State, mean_cross_entropy
 from pjax.experiments.models import CNN, MLP
 
 # --- Feedback Alignment ---
@@ -38,7 +38,7 @@ class FeedbackAlignment(Descent):
     {'hidden.1.weight': (128, 64), 'out.weight': (64, 10)}
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: "float | Rates" = 1e-4
 
     def init(self, model: nn.Module, key: jax.Array) -> State:
         drawn = model.init(jax.random.fold_in(key, 0))

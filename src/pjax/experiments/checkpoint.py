@@ -6,15 +6,11 @@ that does not fit the tree that is expected is refused by name. One that is dama
 named in a warning, and passed over for the one before.
 """
 
-import io
 import json
 import os
 import re
 import shutil
 import warnings
-import zipfile
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,17 +18,14 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments.results import parse
+from pjax.tools import trees
 from pjax.tools.files import write_atomically
+from pjax.tools.trees import DamagedError, check_fits, named, parse
 
 Arrays: TypeAlias = dict[str, Any]
 Note: TypeAlias = dict[str, Any]
 
 _UNFINISHED = ".unfinished"
-
-
-class DamagedError(InputError):
-    """Something is missing, or no checkpoint."""
 
 
 def path(folder: Path, number: int, kind: str) -> Path:
@@ -54,7 +47,7 @@ def save(path: Path, tree: Any, note: Note) -> None:
     if first:
         for unfinished in (*_unfinished(path.parent), *path.parent.glob(".checkpoint-*")):
             _remove(unfinished)
-    KINDS[path.suffix].write(path, _named(tree), note)
+    KINDS[path.suffix].write(path, named(tree), note)
     if first:
         earlier = [other for other in _all(path.parent) if _number(other) < _number(path)]
         for other in _all(path.parent):
@@ -94,19 +87,9 @@ def load(path: Path, like: Any) -> tuple[Any, Note]:
     The tree is ``like`` one of arrays, or of shapes. Where a shape has a sharding the array is read there:
     every process reads its parts, and all must do so. Elsewhere it is one of NumPy.
     """
-    wanted = _named(like)
+    wanted = named(like)
 
-    def fits(found: Arrays) -> None:
-        if missing := sorted(wanted.keys() - found.keys()):
-            raise InputError(f"{path}: holds no {_some(missing)}; it was written by another run or version")
-        if extra := sorted(found.keys() - wanted.keys()):
-            raise InputError(f"{path}: holds {_some(extra)}, which this run does not have")
-        for name, leaf in wanted.items():
-            there, here = (f"{np.dtype(a.dtype)}{list(a.shape)}" for a in (found[name], leaf))
-            if there != here:
-                raise InputError(f"{path}: {name} is {there}, this run has {here}")
-
-    arrays, note = KINDS[path.suffix].read(path, wanted, fits)
+    arrays, note = KINDS[path.suffix].read(path, wanted)
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]), note
 
 
@@ -120,37 +103,23 @@ def remove(folder: Path) -> None:
 
 
 class _Archive:
-    """A NumPy archive: arrays by their names, and the note as text; with checksums."""
+    """A file of `pjax.tools.trees`."""
 
     @staticmethod
     def write(path: Path, arrays: Arrays, note: Note) -> None:
         """Write arrays, of which this process has all parts, and a note."""
-        members = {f"leaf:{name}": np.asarray(array) for name, array in arrays.items()}
-        members["note"] = np.frombuffer(json.dumps(note).encode(), np.uint8)
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **members)
-        write_atomically(path, buffer.getvalue())
+        trees.write(path, arrays, note)
 
     @staticmethod
-    def check(path: Path) -> tuple[Arrays, Note]:
-        """All that is in a file; one that is not whole is refused."""
-        try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
-                    raise ValueError("it is compressed")  # to unpack it could take any amount of memory
-                members = {name: archive[name] for name in archive.files}
-            note = parse(bytes(members.pop("note")))
-        except FileNotFoundError:
-            raise DamagedError(f"{path}: no such checkpoint") from None
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise DamagedError(f"{path}: not a checkpoint, or cut off ({error})") from None
-        return {name.removeprefix("leaf:"): array for name, array in members.items()}, note
+    def check(path: Path) -> None:
+        """Refuse a file that is not whole."""
+        trees.read(path)
 
     @staticmethod
-    def read(path: Path, wanted: Arrays, fits: Callable[[Arrays], None]) -> tuple[Arrays, Note]:
-        """The arrays, where they are wanted, and the note; ``fits`` refuses other arrays."""
-        found, note = _Archive.check(path)
-        fits(found)
+    def read(path: Path, wanted: Arrays) -> tuple[Arrays, Note]:
+        """The arrays, where they are wanted, and the note; other arrays are refused."""
+        found, note = trees.read(path)
+        check_fits(path, found, wanted)
 
         def place(values: np.ndarray, sharding: Any) -> Any:
             if sharding is None:
@@ -212,7 +181,7 @@ class _Parts:
         return note
 
     @staticmethod
-    def read(path: Path, wanted: Arrays, fits: Callable[[Arrays], None]) -> tuple[Arrays, Note]:
+    def read(path: Path, wanted: Arrays) -> tuple[Arrays, Note]:
         """As of an archive."""
         note, package, place = _Parts.check(path), orbax(), path.absolute()
 
@@ -225,7 +194,7 @@ class _Parts:
             found = checkpointer.metadata(place).item_metadata
             if found is None:
                 raise DamagedError(f"{path}: not a checkpoint of Orbax")
-            fits(found.tree)
+            check_fits(path, found.tree, wanted)
             how = package.args.PyTreeRestore(item=wanted, restore_args=jax.tree.map(restored, wanted))
             try:
                 return checkpointer.restore(place, args=how), note
@@ -279,13 +248,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _named(tree: Any) -> Arrays:
-    """The leaves by their paths, in the order of the tree."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

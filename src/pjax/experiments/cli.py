@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,13 +22,13 @@ from typer import Argument, Option
 
 import pjax
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, methods, results, structure
+from pjax.experiments import checkpoint, endings, learners, loggers, methods, own_data, results, structure
 from pjax.experiments import data as datasets
 from pjax.experiments import devices as placing
 from pjax.experiments import processes as joining
 from pjax.experiments import train as training
 from pjax.experiments.checks import check_name
-from pjax.experiments.config import Config, parse_widths
+from pjax.experiments.config import MODELS, Config, parse_widths
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import Run
 from pjax.experiments.train import Progress
@@ -39,7 +39,6 @@ errors = Console(stderr=True, highlight=False)
 app = typer.Typer(
     help="Train networks by projections, and compare with other methods.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -139,11 +138,24 @@ def _download_bar() -> Iterator[Any]:
 
 # --- train ---
 
+
+def _completing(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """What a shell offers."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def _complete_data(incomplete: str) -> list[str]:
+    files = [str(path) for path in sorted(Path.cwd().glob("*")) if path.suffix in own_data.SUFFIXES]
+    return _completing([*datasets.names(), *(Path(file).name for file in files)])(incomplete)
+
+
 _SETTINGS = (
     *("data", "method", "model", "widths", "batch_size", "steps_per_batch", "max_steps", "check_every"),
-    *("patience", "learning_rate", "loss_scale", "consensus", "sequence_length"),
+    *("patience", "learning_rate", "schedule", "warmup", "decay_steps", "weight_decay", "clip"),
+    *("loss_scale", "consensus", "sequence_length"),
+    *("target", "ignore", "categorical", "task", "validation", "test", "standardise", "log"),
 )
-_KEPT = (*_SETTINGS, "seed", "folder", "init_from")
+_KEPT = (*_SETTINGS, "seed", "seeds", "folder", "init_from")
 """What a run that is resumed has settled, but for `_LIMITS`."""
 _LIMITS = ("max_steps", "patience")
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
@@ -152,8 +164,34 @@ _CLUSTER = ("coordinator", "processes", "process", "timeout")
 @app.command()
 def train(
     context: typer.Context,
-    data: Annotated[str, Option(help=f"Data set: {_DATA}.")] = "digits",
-    model: Model = None,
+    data: Annotated[
+        str, Option(help=f"Data set: {_DATA}; or a file .csv or .npz.", autocompletion=_complete_data)
+    ] = "digits",
+    target: Annotated[str | None, Option(help="Of .csv: the column to predict.")] = None,
+    ignore: Annotated[str | None, Option(help="Of .csv: columns to leave out, as id,name.")] = None,
+    categorical: Annotated[
+        str | None, Option(help="Of .csv: columns of numbers that are names of categories.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        Option(help="Of own data: classes or regression; by default what the target looks like."),
+    ] = None,
+    validation: Annotated[
+        float | None, Option(help="Of own data: share of the rows to validate with; by default 0.1.")
+    ] = None,
+    test: Annotated[
+        float | None, Option(help="Of own data: share of the rows to test with; by default 0.2.")
+    ] = None,
+    standardise: Annotated[
+        bool | None, Option(help="Of own data: inputs get mean 0 and deviation 1; by default they do.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        Option(
+            help="mlp, cnn or rnn, by default what suits the data; or your own, package.module:make.",
+            autocompletion=_completing(MODELS),
+        ),
+    ] = None,
     widths: Annotated[
         str | None,
         Option(help="Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels."),
@@ -161,11 +199,17 @@ def train(
     method: Annotated[
         str,
         Option(
+            autocompletion=_completing(methods.LABELS),
             help=f"One of {_METHODS}; with options, as ap:metric=balanced, or ap:groups=4:sync_every=10: "
-            "groups of samples that exchange their parameters in every 10 steps."
+            "groups of samples that exchange their parameters in every 10 steps.",
         ),
     ] = "ep",
     seed: Annotated[int, Option(help="Decides initial values and the order of the data.")] = 0,
+    seeds: Annotated[int, Option(min=1, help="How many seeds, from --seed on.")] = 1,
+    together: Annotated[
+        bool | None,
+        Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
+    ] = None,
     batch_size: Batch = None,
     steps_per_batch: Annotated[int | None, Option(help="Projection steps on one batch.")] = None,
     max_steps: Annotated[
@@ -181,6 +225,25 @@ def train(
         float | None,
         Option(help="Of ep and methods that do not project; by default 0.001, and 0.0001 for fa."),
     ] = None,
+    schedule: Annotated[
+        str | None,
+        Option(
+            help="Of methods with a learning rate: constant, or how it falls to 0: linear, cosine.",
+            autocompletion=_completing(learners.SCHEDULES),
+        ),
+    ] = None,
+    warmup: Annotated[
+        int | None, Option(help="Of methods with a learning rate: steps in which it rises from 0.")
+    ] = None,
+    decay_steps: Annotated[
+        int | None, Option(help="Of a schedule that falls: the step of 0; by default --max-steps.")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, Option(help="Of methods with a learning rate: how much weights shrink, times the rate.")
+    ] = None,
+    clip: Annotated[
+        float | None, Option(help="Of methods with a learning rate: the largest norm of a gradient, or move.")
+    ] = None,
     loss_scale: Annotated[
         float | None,
         Option(help="Of methods that project: factor of the loss in its proximal operator; by default 5."),
@@ -193,6 +256,13 @@ def train(
     resume: Annotated[Path | None, Option(help="Go on with the run in this folder.")] = None,
     init_from: Annotated[
         Path | None, Option(help="Begin with the best parameters of the run in this folder.")
+    ] = None,
+    log: Annotated[
+        str | None,
+        Option(
+            help="Metrics to tensorboard, csv, wandb, as in csv,tensorboard.",
+            autocompletion=_completing(loggers.KINDS),
+        ),
     ] = None,
     quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: AsJson = False,
@@ -241,7 +311,10 @@ def train(
         if resume is None:
             settings = {name: asked[name] for name in _SETTINGS}
             begin = None if init_from is None else str(init_from)
-            config, where = _config(**settings, seeds=(seed,), init_from=begin), folder
+            config, where = (
+                _config(**settings, seeds=tuple(range(seed, seed + seeds)), init_from=begin),
+                folder,
+            )
         elif others := [f"--{n.replace('_', '-')}" for n in given if n in _KEPT and n not in _LIMITS]:
             raise InputError(
                 f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
@@ -280,6 +353,7 @@ def train(
                 resume=resume is not None,
                 max_steps=max_steps if resume else None,
                 patience=patience if resume else None,
+                together=together,
                 devices=places,
                 progress=lambda p: show_in(show, p),
             )
@@ -291,6 +365,9 @@ def train(
             elif not quiet:
                 _print_results([run])
                 _say(f"plot:   {plot}\nfolder: {where}")
+                own = "with your own data: pjax train --data FILE.csv --target COLUMN"
+                if not run.diverged:
+                    _say(f"next:   pjax eval {where}; {own}")
     if run.diverged:
         errors.print(
             "[bold red]diverged:[/] the loss was not finite: take a lower --learning-rate, or another method"
@@ -420,7 +497,7 @@ def _print_results(runs: list[Run]) -> None:
         label = methods.label(run.method)
         for r in run.results:
             table.add_row(
-                f"{run.data} {run.model} {run.architecture} {label}, seed {r.seed}",
+                f"{run.name} {label}, seed {r.seed}",
                 f"{r.test:.2f}",
                 f"{r.train:.2f}",
                 f"{r.steps:,}",
@@ -429,8 +506,9 @@ def _print_results(runs: list[Run]) -> None:
                 f"{r.stopped} at {r.last_step:,}",
             )
     console.print(table)
+    score = " and ".join(dict.fromkeys(run.score for run in runs))
     console.print(
-        "test, train: of the parameters with the best validation accuracy; steps, seconds: to 99 % of it"
+        f"test, train: {score} of the parameters with the best validation; steps, seconds: to 99 % of it"
     )
 
 
@@ -476,7 +554,7 @@ def list_runs(
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        Path | None, Option(help="A file .npz with x and y; by default the run's own data set.")
+        Path | None, Option(help="A file .npz with x and y, or .csv; by default the run's own data.")
     ] = None,
     seed: RunSeed = None,
     as_json: AsJson = False,
@@ -489,15 +567,15 @@ def evaluate(
         if as_json:
             typer.echo(json.dumps(found))
             return
-        for name, accuracy in found.items():
-            _say(f"{name}: {accuracy:.2f} %")
+        for name, value in found.items():
+            _say(f"{name}: {value:.4g}" if name.endswith(" rmse") else f"{name}: {value:.2f} %")
 
 
 @app.command()
 def predict(
     run: RunFolder,
-    data: Annotated[Path, Option(help="Inputs: a file .npy, or .npz with x.")],
-    out: Annotated[Path, Option(help="Where to write: .npy, classes; .csv, with scores.")],
+    data: Annotated[Path, Option(help="Inputs: a file .csv, .npy, or .npz with x.")],
+    out: Annotated[Path, Option(help="Where to write: .npy, or .csv, with scores.")],
     seed: RunSeed = None,
 ) -> None:
     """Write what a run's best parameters predict for inputs."""
@@ -505,8 +583,8 @@ def predict(
 
     with _messages():
         evaluating.check_out(out)
-        scores = evaluating.predict(run, data, seed=seed)
-        _say(evaluating.write_predictions(scores, out))
+        outputs = evaluating.predict(run, data, seed=seed)
+        _say(evaluating.write_predictions(outputs, out, training.saved_form(run)))
 
 
 # --- compare ---

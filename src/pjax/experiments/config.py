@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pjax.errors import InputError
-from pjax.experiments import data, methods, models
+from pjax.experiments import data, learners, loggers, methods, models, own_data, own_model
 from pjax.experiments.checks import check_multiple, check_name
-from pjax.experiments.results import architecture, read_object
+from pjax.experiments.results import architecture, plain, read_object
 
 MODELS = ("mlp", "cnn", "rnn")
 
@@ -20,6 +20,10 @@ OPEN: Any = None
 """A setting that is filled in with what suits the data and the method."""
 _WIDTHS = {"cnn": (16,) * 4, "rnn": (256,), "digits": (64,), "mnist": (128,)}
 _BATCHES = {"digits": 128, "shakespeare": 32}
+_OWN = {"task": None, "validation": own_data.VALIDATION, "test": None, "standardise": True}
+"""Settings of data of one's own."""
+_COLUMNS = ("target", "ignore", "categorical")
+"""Settings of files .csv."""
 _CHECKS = 40
 """How many checks a run has, where nothing is said."""
 _POSITIVE = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length", "evaluated")
@@ -30,8 +34,9 @@ class Config:
     """A run. Settings that are left open are filled in with what suits the data and the method.
 
     Args:
-        data: name of a data set, see `pjax.experiments.data.names`.
-        model: ``"mlp"``, ``"cnn"`` or ``"rnn"``; by default what suits the data.
+        data: name of a data set, see `pjax.experiments.data.names`, or a file ``.csv`` or ``.npz``.
+        model: ``"mlp"``, ``"cnn"`` or ``"rnn"``; by default what suits the data. Or a function that makes one
+            of your own, as ``"package.module:make"``, see `pjax.experiments.own_model`.
         widths: features of each hidden layer; by default one layer of 64 to 256, or four of 16 with a skip
             for ``"cnn"``.
         skip: whether the last linear map sees all hidden layers.
@@ -47,12 +52,24 @@ class Config:
             is. By default about 1000, fewer for the digits, and never more than ``max_steps``.
         patience: checks without a better validation accuracy after which to stop; 0 for never.
         learning_rate: of methods that have one; by default the paper's.
+        schedule: of methods with a learning rate, ``"constant"``, the default, or how it falls to 0:
+            ``"linear"`` or ``"cosine"``.
+        warmup: of methods with a learning rate, the steps in which it rises from 0; by default none.
+        decay_steps: the step at which a rate that falls is 0; by default ``max_steps``.
+        weight_decay: of methods with a learning rate, how much of a parameter is taken away in every step,
+            times the rate; by default nothing.
+        clip: of methods with a learning rate, the largest norm of a gradient, or of what stands for one; by
+            default 0, for any.
         loss_scale: of methods that project, the factor λ of the loss in its proximal operator; by default 5.
         consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
         init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
         sequence_length: of texts, the characters in a window; by default 64.
         init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
             default new ones.
+        target, ignore, categorical, task, validation, test, standardise: of data of your own, see
+            `pjax.experiments.own_data.load`. Several columns are written with commas between them.
+        log: where to write metrics beside ``metrics.jsonl``, some of ``"tensorboard"``, ``"csv"`` and
+            ``"wandb"``, with commas between them.
         evaluated: on how many samples of each part of the data accuracies are measured; by default on all.
         quick: whether this is the small version of an experiment; only noted.
         study: the study that the run is part of; only noted.
@@ -75,11 +92,24 @@ class Config:
     check_every: int = OPEN
     patience: int = 5
     learning_rate: float | None = None
+    schedule: str | None = None
+    warmup: int | None = None
+    decay_steps: int | None = None
+    weight_decay: float | None = None
+    clip: float | None = None
     loss_scale: float | None = None
     consensus: str | None = None
     init_scale: float = models.SCALE
     sequence_length: int | None = None
     init_from: str = ""
+    target: str | None = None
+    ignore: str | None = None
+    categorical: str | None = None
+    task: str | None = None
+    validation: float | None = None
+    test: float | None = None
+    standardise: bool | None = None
+    log: str = ""
     evaluated: int | None = None
     quick: bool = False
     study: str = ""
@@ -88,18 +118,25 @@ class Config:
         for field in dataclasses.fields(self):
             if getattr(self, field.name) is not field.default:
                 self._check_type(field.name, field.type)
+        given = {f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) != f.default}
+        object.__setattr__(self, "_given", given)
         base, options = methods.split(self.method)
-        check_name("data", self.data, data.names())
+        if not own_data.is_own(self.data):
+            files = [f"a file {' or '.join(own_data.SUFFIXES)}"]
+            check_name("data", self.data, [*data.names(), *files])
+        for name in loggers.names(self.log):
+            check_name("log", name, loggers.KINDS)
         for name in _POSITIVE:
             _at_least(name, getattr(self, name), 1)
         _at_least("patience", self.patience, 0)
         self._check_applies()
         self._fill()
-        check_name("model", self.model, MODELS)
+        if not own_model.is_own(self.model):
+            check_name("model", self.model, [*MODELS, "package.module:make"])
         if self.consensus is not None:
             check_name("consensus", self.consensus, ("paper", "exact"))
         check_multiple("batch_size", self.batch_size, options.get("groups", 1), "groups")
-        for name in ("widths", "seeds"):
+        for name in ("seeds", *["widths"] * (not own_model.is_own(self.model))):
             if not getattr(self, name):
                 raise InputError(f"{name} must hold at least one number, got none")
         for width in self.widths:
@@ -113,7 +150,13 @@ class Config:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a positive number, got {value!r}")
-        if (self.model == "rnn") != (self.data == "shakespeare"):
+        for name in ("warmup", "decay_steps", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} must be a number from 0, got {value!r}")
+        if own_model.is_own(self.model):
+            self._check_own_model(base)
+        elif (self.model == "rnn") != (self.data == "shakespeare"):
             raise InputError(
                 f"the model {self.model} does not take the data {self.data}: rnn goes with shakespeare, mlp "
                 "and cnn with the others"
@@ -149,25 +192,67 @@ class Config:
                 f"{name} does not apply to the method {self.method}. Of these settings it takes "
                 f"{', '.join(key for key, fixed in used.items() if fixed is None) or 'none'}{more}"
             )
+        table = self.data.endswith(".csv")
+        for name in (*_OWN, *_COLUMNS):
+            if getattr(self, name) is None:
+                continue
+            if not own_data.is_own(self.data):
+                raise InputError(f"{name} is for data of your own, a file .csv or .npz; got {self.data}")
+            if name in _COLUMNS and not table:
+                raise InputError(f"{name} is for the columns of a file .csv; got {self.data}")
+        if table and self.target is None:
+            raise InputError(f"target is missing: say which column of {self.data} is to be predicted")
+        if self.task is not None:
+            check_name("task", self.task, ("classes", "regression"))
         if self.sequence_length is not None and self.data != "shakespeare":
             raise InputError(f"sequence_length is for texts, such as shakespeare; {self.data} has none")
 
+    def _check_own_model(self, base: str) -> None:
+        """Refuse settings of the networks that are ours."""
+        if base in methods.NO_SKIP:
+            raise InputError(
+                f"{methods.LABELS[base]} is for the models mlp and cnn, got {self.model}; use sgd, adam or a "
+                "projection method"
+            )
+        scaled = self.init_scale != models.SCALE
+        ours = {"widths": self.widths, "skip": self.skip, "levels": self.levels, "init_scale": scaled}
+        for name, given in ours.items():
+            if given:
+                raise InputError(f"{name} does not apply to a model of your own, got it with {self.model}")
+
     def _fill(self) -> None:
         """Put values where something was left open."""
+        own = own_data.is_own(self.data)
         self._default("model", "rnn" if self.data == "shakespeare" else "mlp")
         whole = self.widths is None and self.method not in methods.NO_SKIP
         self._default("skip", whole and self.model == "cnn")
-        self._default("widths", _WIDTHS.get(self.model) or _WIDTHS.get(self.data) or (256,))
-        self._default("batch_size", _BATCHES.get(self.data, 256))
+        widths = () if own_model.is_own(self.model) else (64,) if own else (256,)
+        self._default("widths", _WIDTHS.get(self.model) or _WIDTHS.get(self.data) or widths)
+        self._default("batch_size", 64 if own else _BATCHES.get(self.data, 256))
+        for name, value in _OWN.items() if own else ():
+            self._default(name, value)
         for name, fixed in methods.settings(self.method).items():
-            self._default(name, methods.default(self.method, name) if fixed is None else fixed)
+            if name != "decay_steps":
+                self._default(name, methods.default(self.method, name) if fixed is None else fixed)
         if self.data == "shakespeare":
             self._default("sequence_length", 64)
         steps = self.steps_per_batch
-        about = 1000 if self.data != "digits" else 500 if steps > 1 else 100
+        about = 1000 if not own and self.data != "digits" else 500 if steps > 1 else 100
         every = max(about // steps, 1) * steps
         self._default("check_every", every if self.max_steps is None else min(every, self.max_steps))
         self._default("max_steps", _CHECKS * self.check_every)
+        if self.schedule in learners.SCHEDULES[1:]:
+            self._default("decay_steps", self.max_steps)
+        elif self.decay_steps is not None:
+            raise InputError("decay_steps is for a schedule that falls: give schedule, linear or cosine")
+
+    def on(self, **changes: Any) -> "Config":
+        """The same settings, and what else suits them, with some changed.
+
+        >>> Config(method="dr").on(data="fruit.csv", target="fruit").batch_size
+        64
+        """
+        return Config(**(self._given | changes))  # type: ignore[attr-defined]
 
     def _default(self, name: str, value: Any) -> None:
         if getattr(self, name) is None:
@@ -195,6 +280,15 @@ class Config:
             wanted = getattr(annotation, "__name__", str(annotation))
             raise InputError(f"{name} must be of type {wanted}, got {value!r}")
 
+    def own_data_options(self) -> dict[str, Any]:
+        """What `own_data.load`, or `own_data.from_arrays`, is given beside the data."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in _OWN}
+        if self.data.endswith(".csv"):
+            found["target"] = self.target
+            for name in ("ignore", "categorical"):
+                found[name] = [one.strip() for one in (getattr(self, name) or "").split(",") if one.strip()]
+        return found
+
     def made_method(self) -> methods.Method:
         """The method, with its settings."""
         return methods.make(self.method, **{name: getattr(self, name) for name in methods.SETTINGS})
@@ -206,7 +300,9 @@ class Config:
         >>> Config(data="mnist", widths=(128,) * 4, skip=True).name
         'mnist-mlp-4x128+skip-ep'
         """
-        return f"{self.data}-{self.model}-{self.run_name}"
+        if own_model.is_own(self.model):
+            return f"{plain(self.data)}-{plain(self.model)}-{self.method.replace(':', '_')}"
+        return f"{plain(self.data)}-{self.model}-{self.run_name}"
 
     @property
     def run_name(self) -> str:
@@ -220,7 +316,7 @@ class Config:
     @property
     def architecture(self) -> str:
         """How it is written, as in ``4x128+skip``."""
-        return architecture(self.widths, self.skip, self.levels)
+        return architecture(self.widths, self.skip, self.levels) or plain(self.model)
 
     def as_json(self) -> dict[str, Any]:
         """As JSON knows it, without what does not apply.
@@ -248,9 +344,16 @@ class Config:
         return cls(**{name: value for name, value in values.items() if name not in left_out})
 
     def differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
-        """The settings in which two runs differ, with both values."""
+        """The settings in which two runs differ, with both values.
+
+        What only the data can say, if it was left open here, is no difference.
+        """
         mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
-        return {k: (mine[k], theirs[k]) for k in mine if mine[k] != theirs[k]}
+        return {
+            k: (mine[k], theirs[k])
+            for k in mine
+            if mine[k] != theirs[k] and not (k == "task" and mine[k] is None)
+        }
 
 
 def read(path: Path, values: Mapping[str, Any] | None = None) -> Config:

@@ -9,17 +9,21 @@ Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine Learning Repository, doi:10.2
 distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and otherwise unchanged.
 """
 
+import contextlib
 import functools
 import os
+import queue
 import shutil
 import sys
+import threading
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import jax
 import numpy as np
 import numpy.typing as npt
 
@@ -73,15 +77,17 @@ class Dataset:
 
     Images are bytes of shape (n, height, width, channels), tables are float32 of shape (n, features), texts
     are int32 of shape (n, length): character codes, each labelled with the code that follows it. Labels are
-    int32.
+    int32; numbers to predict are float32 of shape (n, numbers).
 
     Args:
         name: as given to `load`.
         kind: what an input is.
-        classes: how many labels there are.
+        classes: how many labels there are; 0 where numbers are to be predicted, see `own_data`.
         shift: what `normalise` subtracts.
         scale: what `normalise` then multiplies by.
         characters: texts: the character of each code.
+        form: own data: the `own_data.Form` by which they were read; inputs are standardised already.
+        stream: own data: a function of the number of the first batch, for batches that come one by one.
     """
 
     name: str
@@ -96,6 +102,8 @@ class Dataset:
     shift: Array
     scale: Array
     characters: str = ""
+    form: Any = None
+    stream: Callable[[int], Iterator[tuple[Array, Array]]] | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -113,12 +121,21 @@ class Dataset:
         1.0
         """
         # Not a division: XLA makes a product of it, and the two round differently.
-        return x if self.kind == "text" else (x.astype(np.float32) - self.shift) * self.scale
+        if self.kind == "text" or self.form is not None:
+            return x
+        return (x.astype(np.float32) - self.shift) * self.scale
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the network gives for one target."""
+        return self.classes or int(self.y_train.shape[-1])
 
     def __repr__(self) -> str:
+        numbers = f"to predict {self.outputs} number{'s' * (self.outputs > 1)}"
         return (
             f"Dataset({self.name}: {len(self.x_train)} to train on, {len(self.x_val)} to validate with,"
-            f" {len(self.x_test)} to test with; inputs {self.input_shape}, {self.classes} classes)"
+            f" {len(self.x_test)} to test with; inputs {self.input_shape}, "
+            f"{f'{self.classes} classes' if self.classes else numbers})"
         )
 
 
@@ -275,7 +292,7 @@ def order(seed: int, epoch: int, n: int) -> Array:
     check_whole("seed", seed, 0)
     check_whole("epoch", epoch, 0)
     check_whole("n", n, 0, 2**31)
-    return _permutation((int(seed), int(epoch)), int(n))
+    return permutation((int(seed), int(epoch)), int(n))
 
 
 def batches(seed: int, start: int, count: int, n: int, batch_size: int) -> Array:
@@ -305,8 +322,52 @@ def batches(seed: int, start: int, count: int, n: int, batch_size: int) -> Array
     return rows
 
 
+def prefetch(batches: Iterable[Any], ahead: int = 2) -> Iterator[Any]:
+    """Batches on the device before they are asked for: a thread gets the next ones meanwhile.
+
+    Args:
+        batches: arrays, or any pytrees of them.
+        ahead: how many to get before they are asked for.
+
+    >>> [int(x.sum()) for x in prefetch(np.full(3, i) for i in range(4))]
+    [0, 3, 6, 9]
+    """
+    check_whole("ahead", ahead, 1)
+    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(ahead)
+    ended = threading.Event()
+
+    def hand_over(more: bool, value: Any) -> None:
+        while not ended.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put((more, value), timeout=0.1)
+                return
+
+    def work() -> None:
+        try:
+            for batch in batches:
+                hand_over(True, jax.device_put(batch))
+                if ended.is_set():
+                    return
+        except BaseException as error:
+            hand_over(False, error)
+        hand_over(False, None)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        while True:
+            more, value = ready.get()
+            if more:
+                yield value
+            elif value is None:
+                return
+            else:
+                raise value
+    finally:
+        ended.set()
+
+
 @functools.lru_cache(maxsize=8)  # a run asks for an epoch piece by piece
-def _permutation(key: tuple[int, int], n: int) -> Array:
+def permutation(key: tuple[int, int], n: int) -> Array:
     # A bit generator gives the same numbers with every version of NumPy, a Generator need not.
     numbers = np.random.Philox(key=np.array(key, np.uint64)).random_raw(n)
     result = np.argsort(numbers, kind="stable").astype(np.int32)
@@ -316,7 +377,7 @@ def _permutation(key: tuple[int, int], n: int) -> Array:
 
 def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
     n = len(arrays["x_train"])
-    val, train = np.split(_permutation(_VALIDATION, n), [max(1, n // 10)])
+    val, train = np.split(permutation(_VALIDATION, n), [max(1, n // 10)])
     # Sorted: the order of the rows has no meaning, and reading them in that of the file is faster.
     val, train = np.sort(val[:limit]), np.sort(train[:limit])
     test = _chosen(len(arrays["x_test"]), limit)
@@ -324,7 +385,7 @@ def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
     split: dict[str, Any] = {
         f"{a}_{part}": arrays[f"{a}_{of}"][rows] for part, (of, rows) in parts.items() for a in "xy"
     }
-    mean, deviation = _moments(split["x_train"].reshape(-1, split["x_train"].shape[-1]))
+    mean, deviation = moments(split["x_train"].reshape(-1, split["x_train"].shape[-1]))
     shift, scale = mean.astype(np.float32), (1 / deviation).astype(np.float32)
     form = _FORMATS[name]
     return Dataset(name=name, kind=form.kind, classes=form.classes, shift=shift, scale=scale, **split)
@@ -332,10 +393,10 @@ def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
 
 def _chosen(n: int, limit: int | None) -> Array | slice:
     """Which of n rows to keep."""
-    return slice(None) if limit is None or limit >= n else np.sort(_permutation(_LIMIT, n)[:limit])
+    return slice(None) if limit is None or limit >= n else np.sort(permutation(_LIMIT, n)[:limit])
 
 
-def _moments(x: Array) -> tuple[Array, Array]:
+def moments(x: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of each column, in blocks: a float64 copy of it all would be large.
 
     That of a column of one value is taken to be 1. Sums of bytes are exact.
@@ -351,7 +412,7 @@ def _text(name: str, text: Array, file: Path, length: int, limit: int | None) ->
     codes = codes.astype(np.int32)
     end = len(codes) * 4 // 5
     parts = {"train": codes[: end - end // 10], "val": codes[end - end // 10 : end], "test": codes[end:]}
-    windows = {}
+    windows: dict[str, Any] = {}
     for part, piece in parts.items():
         rows = (len(piece) - 1) // length
         if rows < 1:

@@ -1,5 +1,6 @@
 """What a trained network makes of data: its accuracies, and its predictions."""
 
+import csv
 import io
 from pathlib import Path
 from typing import Any
@@ -8,73 +9,111 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import config as configuration
-from pjax.experiments.loop import EVALUATED, Loop
-from pjax.experiments.train import load_params
+from pjax.experiments.loop import EVALUATED, Loop, explained
+from pjax.experiments.own_data import Form, is_own, read_more, read_npz
+from pjax.experiments.train import check_same_data, load_params, open_run
 from pjax.tools.files import write_atomically
 
 
 def evaluate(
-    folder: str | Path, data: str | Path | None = None, *, seed: int | None = None
+    folder: str | Path, data: Any = None, *, seed: int | None = None, model: Any = None
 ) -> dict[str, float]:
     """Accuracies, in percent, of the parameters of a run with the best validation accuracy.
 
+    Where numbers are to be predicted, the variance that is explained, R², in percent, and the root of the
+    mean squared error (``rmse``), in the units of the data.
+
     Args:
         folder: of the run.
-        data: a file ``.npz`` with inputs ``x``, as the run's data set stores them, and labels ``y``; by
-            default the three parts of that data set.
+        data: a file ``.npz`` with inputs ``x``, as the run's data set stores them, and labels ``y``, or
+            ``.csv`` if the run's data are; or ``(x, y)``; by default the three parts of the run's data.
         seed: which one of the run's seeds; by default the first.
+        model: that of the run, if it was given to `train`.
 
     Returns:
         The accuracies, by the name of the part, or of the file.
     """
-    params, loop = load_params(folder, seed), _loop(folder)
+    params = load_params(folder, seed, model=model)
+    loop = open_run(folder, model=model)
     if data is None:
+        if is_own(loop.config.data):
+            loop = Loop(loop.config, model=model)  # with its rows
+            check_same_data(Path(folder), loop.dataset)
         names, own = {"train": "train", "validation": "val", "test": "test"}, loop.dataset
         parts = {name: (getattr(own, f"x_{key}"), getattr(own, f"y_{key}")) for name, key in names.items()}
     else:
-        arrays = _read(Path(data))
-        if "y" not in arrays:
-            raise InputError(f"{data}: labels 'y' are missing, it holds {', '.join(arrays)}")
-        x = _inputs(loop, arrays["x"], data)
-        parts = {Path(data).name: (x, _labels(loop, x, arrays["y"], data))}
-    return {
-        name: round(100 * float(np.mean(_scores(loop, params, x).argmax(-1) == y)), 6)
-        for name, (x, y) in parts.items()
-    }
+        name = Path(data).name if isinstance(data, str | Path) else "data"
+        parts = {name: _more(loop, data)}
+    found = {}
+    for name, (x, y) in parts.items():
+        outputs = _outputs(loop, params, x)
+        if loop.dataset.classes:
+            found[name] = round(100 * float(np.mean(outputs.argmax(-1) == y)), 6)
+            continue
+        errors = np.sum((outputs.astype(np.float64) - y) ** 2, axis=0)
+        found[name] = round(float(explained(errors.sum(), y)), 6)
+        scale = np.array(loop.dataset.form.target_scale)
+        found[f"{name} rmse"] = float(np.sqrt(np.mean(errors / len(y) * scale**2)))
+    return found
 
 
-def predict(folder: str | Path, data: str | Path | Any, *, seed: int | None = None) -> np.ndarray:
+def predict(
+    folder: str | Path, data: str | Path | Any, *, seed: int | None = None, model: Any = None
+) -> np.ndarray:
     """A score for each class, of the parameters of a run with the best validation accuracy.
 
     Args:
         folder: of the run.
-        data: inputs as the run's data set stores them: an array, a file ``.npy``, or ``.npz`` with ``x``.
+        data: inputs as the run's data set stores them: an array, a file ``.npy``, ``.npz`` with ``x``, or
+            ``.csv`` if the run's data are.
         seed: which one of the run's seeds; by default the first.
+        model: that of the run, if it was given to `train`.
 
     Returns:
         An array of shape (inputs, classes), or (inputs, characters, classes); the largest is the prediction.
+        Where numbers are to be predicted, these, of shape (inputs, numbers).
     """
-    params, loop = load_params(folder, seed), _loop(folder)
-    file = isinstance(data, str | Path)
-    x = _read(Path(data))["x"] if file else np.asarray(data)
-    return _scores(loop, params, _inputs(loop, x, data if file else "data"))
+    params, loop = load_params(folder, seed, model=model), open_run(folder, model=model)
+    if loop.dataset.form is not None:
+        x, _ = read_more(loop.dataset.form, data, targets=False)
+    else:
+        file = isinstance(data, str | Path)
+        x = read_npz(Path(data), least=("x",))["x"] if file else np.asarray(data)
+        x = _inputs(loop, x, data if file else "data")
+    outputs = _outputs(loop, params, x)
+    return outputs if loop.dataset.classes else loop.dataset.form.numbers(outputs)
 
 
-def write_predictions(scores: np.ndarray, path: str | Path) -> Path:
-    """Write predictions: as ``.npy`` the classes, as ``.csv`` a row for each input with class and scores."""
+def write_predictions(outputs: np.ndarray, path: str | Path, form: Form | None = None) -> Path:
+    """Write predictions, as `predict` gives them, to a file.
+
+    As ``.npy`` the classes, or numbers; as ``.csv`` a row for each input, with class and scores, or numbers.
+
+    Args:
+        outputs: the predictions.
+        path: of the file.
+        form: of data of your own, see `train.saved_form`.
+    """
     path = Path(path)
     check_out(path)
-    classes = scores.argmax(-1)
     buffer = io.BytesIO()
-    if path.suffix == ".npy":
-        np.save(buffer, classes, allow_pickle=False)
+    if form is not None and form.task == "regression":
+        name = form.target or "predicted"
+        names = [name] if outputs.shape[1] == 1 else [f"{name}_{i}" for i in range(outputs.shape[1])]
+        predicted, rows = outputs, [list(map(str, row)) for row in outputs]
     else:
-        if scores.ndim != 2:
+        labels = form.labels if form else ()
+        predicted = np.array(labels)[outputs.argmax(-1)] if labels else outputs.argmax(-1)
+        names = ["class", *(f"score_{label}" for label in labels or range(outputs.shape[-1]))]
+        rows = [[str(one), *map(str, row)] for one, row in zip(predicted, outputs, strict=True)]
+    if path.suffix == ".npy":
+        np.save(buffer, predicted, allow_pickle=False)
+    else:
+        if outputs.ndim != 2:
             raise InputError(f"{path}: predictions of texts have no table; write them as .npy")
-        head = ",".join(["class", *(f"score_{i}" for i in range(scores.shape[1]))])
-        rows = (",".join([str(c), *map(str, row)]) for c, row in zip(classes, scores, strict=True))
-        buffer.write(("\n".join([head, *rows]) + "\n").encode())
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([names, *rows])
+        buffer.write(text.getvalue().encode())
     return write_atomically(path, buffer.getvalue())
 
 
@@ -84,30 +123,28 @@ def check_out(path: Path) -> None:
         raise InputError(f"predictions are written as .npy or .csv, got {str(path)!r}")
 
 
-def _loop(folder: str | Path) -> Loop:
-    return Loop(configuration.read(Path(folder) / "config.json"))
-
-
-def _scores(loop: Loop, params: dict[str, Any], x: np.ndarray) -> np.ndarray:
+def _outputs(loop: Loop, params: Any, x: np.ndarray) -> np.ndarray:
     one = jax.jit(lambda params, x: loop.method.scores(loop.model, params, loop.see(x)))
     return np.concatenate(
         [np.asarray(one(params, x[i : i + EVALUATED])) for i in range(0, len(x), EVALUATED)]
     )
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file; nothing in it is executed."""
-    try:
-        with path.open("rb") as file:
-            found: Any = np.load(file, allow_pickle=False)
-            arrays = {"x": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found}
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except Exception as error:  # whatever zip and NumPy say of a file that is something else
-        raise InputError(f"{path}: expected .npy, or .npz with an array 'x' ({error})") from None
-    if "x" not in arrays:
-        raise InputError(f"{path}: inputs 'x' are missing, it holds {', '.join(arrays) or 'nothing'}")
-    return arrays
+def _more(loop: Loop, data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets that are not those of the run."""
+    if loop.dataset.form is not None:
+        x, y = read_more(loop.dataset.form, data, targets=True)
+        assert y is not None
+        return x, y
+    file = isinstance(data, str | Path)
+    arrays = (
+        read_npz(Path(data), least=("x", "y"))
+        if file
+        else dict(zip("xy", map(np.asarray, data), strict=True))
+    )
+    where = data if file else "data"
+    x = _inputs(loop, arrays["x"], where)
+    return x, _labels(loop, x, arrays["y"], where)
 
 
 def _inputs(loop: Loop, x: np.ndarray, where: Any) -> np.ndarray:

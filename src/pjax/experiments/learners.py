@@ -7,6 +7,7 @@ of arrays, so that one loop compiles, times and saves any of them.
 import abc
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +63,7 @@ class Method(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Projections(Method):
-    """A projection method of `pjax.optim` on the cross-entropy."""
+    """A projection method of `pjax.optim` on the cross-entropy of labels, or the squared error of numbers."""
 
     solver: optim.Solver
     loss_scale: float = 5.0
@@ -98,9 +99,12 @@ class Projections(Method):
         """The function of the parameters that is projected, on one batch."""
 
         def losses(params: Params) -> jax.Array:
-            found: jax.Array = pjax.cross_entropy(
-                evaluated(model, params, x, self.precision), y, self.loss_scale, self.prox
-            )
+            outputs = evaluated(model, params, x, self.precision)
+            found: jax.Array
+            if jnp.issubdtype(y.dtype, jnp.floating):
+                found = pjax.squared_error(outputs, y, self.loss_scale)
+            else:
+                found = pjax.cross_entropy(outputs, y, self.loss_scale, self.prox)
             return found
 
         return losses
@@ -111,7 +115,7 @@ class Descent(Method):
     """A gradient, or what stands for one, with SGD or Adam of optax."""
 
     optimiser: str = "adam"
-    learning_rate: float = 1e-3
+    learning_rate: "float | Rates" = 1e-3
 
     def __post_init__(self) -> None:
         check_name(f"{type(self).__name__}: optimiser", self.optimiser, ("adam", "sgd"))
@@ -141,7 +145,7 @@ class Descent(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Gradient(Descent):
-    """Backpropagation of the mean cross-entropy; ``precision`` is that of the network, see `evaluated`."""
+    """Backpropagation of the mean loss; ``precision`` is that of the network, see `evaluated`."""
 
     precision: str | None = None
 
@@ -153,7 +157,7 @@ class Gradient(Descent):
         del key
 
         def loss(params: Params) -> jax.Array:
-            return mean_cross_entropy(evaluated(model, params, x, self.precision), y)
+            return mean_loss(evaluated(model, params, x, self.precision), y)
 
         with products(self.precision):
             return jax.value_and_grad(loss)(state["params"])
@@ -234,6 +238,17 @@ def _narrow(x: jax.Array) -> jax.Array:
     return x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
+def mean_loss(outputs: jax.Array, y: jax.Array) -> jax.Array:
+    """The mean cross-entropy of labels, or the mean squared error of numbers.
+
+    >>> float(mean_loss(jnp.array([[1.0], [2.0]]), jnp.array([[1.0], [4.0]])))
+    2.0
+    """
+    if jnp.issubdtype(y.dtype, jnp.floating):
+        return jnp.mean((outputs - y) ** 2)
+    return mean_cross_entropy(outputs, y)
+
+
 def mean_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The mean over all samples, and positions, of the cross-entropy.
 
@@ -248,8 +263,60 @@ TINY = 1e-16
 """Adam's ``eps`` for moves, which may be much smaller than gradients: few of the many copies move."""
 
 
-def transformation(optimiser: str, learning_rate: float, eps: float = 1e-8) -> Any:
-    """An optax transformation by name."""
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """A learning rate over the steps of a run, and what else is done to gradients, or moves.
+
+    Args:
+        learning_rate: after the warm-up.
+        schedule: ``"constant"``, or how the rate falls to 0: ``"linear"`` or ``"cosine"``.
+        warmup: steps in which the rate rises from 0.
+        decay_steps: the step at which it has fallen to 0.
+        weight_decay: how much of a parameter is taken away in every step, times the rate.
+        clip: the largest norm of all gradients together; 0: any.
+
+    >>> [round(float(Rates(0.1, "linear", 2, 6).at(step)), 3) for step in (0, 1, 2, 4, 6)]
+    [0.0, 0.05, 0.1, 0.05, 0.0]
+    """
+
+    learning_rate: float = 1e-3
+    schedule: str = "constant"
+    warmup: int = 0
+    decay_steps: int = 0
+    weight_decay: float = 0.0
+    clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_name("schedule", self.schedule, SCHEDULES)
+
+    def at(self, step: Any) -> Any:
+        """The rate of a step, from 0."""
+        rising = jnp.minimum(step / self.warmup, 1.0) if self.warmup else 1.0
+        falling: Any = 1.0
+        if self.schedule != "constant":
+            over = (step - self.warmup) / max(self.decay_steps - self.warmup, 1)
+            over = jnp.clip(over, 0.0, 1.0)
+            falling = 1 - over if self.schedule == "linear" else (1 + jnp.cos(jnp.pi * over)) / 2
+        return self.learning_rate * rising * falling
+
+
+@functools.cache  # so that equal settings are equal optimisers
+def transformation(optimiser: str, rates: Rates | float, eps: float = 1e-8, each: int = 1) -> Any:
+    """An optax transformation by name; each of its steps counts as so many of the run."""
     import optax  # the command line need not wait for it to print its help
 
-    return optax.sgd(learning_rate) if optimiser == "sgd" else optax.adam(learning_rate, eps=eps)
+    rates = rates if isinstance(rates, Rates) else Rates(rates)
+    moving = rates.schedule != "constant" or rates.warmup
+    rate: Any = (lambda count: rates.at(count * each)) if moving else rates.learning_rate
+    parts = [optax.clip_by_global_norm(rates.clip)] if rates.clip else []
+    if optimiser == "sgd":
+        parts += [optax.add_decayed_weights(rates.weight_decay)] if rates.weight_decay else []
+        parts.append(optax.sgd(rate))
+    elif rates.weight_decay:
+        parts.append(optax.adamw(rate, eps=eps, weight_decay=rates.weight_decay))
+    else:
+        parts.append(optax.adam(rate, eps=eps))
+    return parts[0] if len(parts) == 1 else optax.chain(*parts)

@@ -1,11 +1,14 @@
 """The compiled parts of training, the same for every method: many batches in one call, and accuracies.
 
 The data lie on every device; a call gets the rows of its batches, which are computed beforehand from the seed
-and the number of the batch alone. On several devices each gets its part of the rows of every batch, and where
-parameters are divided it has only its part of them between two batches.
+and the number of the batch alone; batches that come one by one are handed over with it. On several devices
+each gets its part of the rows of every batch, and where parameters are divided it has only its part of them
+between two batches.
 """
 
+import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -17,9 +20,10 @@ import numpy as np
 
 from pjax.devices import compiler_options
 from pjax.errors import InputError
-from pjax.experiments import data, methods, models
+from pjax.experiments import data, methods, models, own_data, own_model
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
+from pjax.tools.trees import named
 
 State = Any
 PIECES = 10
@@ -37,12 +41,18 @@ class Loop:
     """
 
     def __init__(
-        self, config: Config, *, together: bool | None = None, devices: Devices | None = None
+        self,
+        config: Config,
+        *,
+        together: bool | None = None,
+        devices: Devices | None = None,
+        dataset: data.Dataset | None = None,
+        model: Any = None,
     ) -> None:
-        self.config = config
+        self.dataset = _load(config) if dataset is None else dataset
+        self.config = config = _settled(config, self.dataset)
         self.devices = devices or Devices()
         self.devices.check_batch(config.batch_size)
-        self.dataset = _load(config)
         self.method = config.made_method()
         # A group lies on one device, or its samples would be sent around.
         if (groups := methods.split(config.method)[1].get("groups", 1)) > 1:
@@ -55,24 +65,20 @@ class Loop:
         # A window of text is one input of as many samples as it has characters.
         shape = self.dataset.input_shape
         self.shape = (math.prod(shape),) if config.model == "mlp" else shape
-        self.model = models.make(
-            config.model,
-            self.method.inputs(self.shape, self.dataset.classes),
-            config.widths,
-            self.dataset.classes,
-            skip=config.skip,
-            levels=config.levels,
-            scale=config.init_scale,
-            straight_through=self.method.differentiates,
-        )
+        self.source = model
+        """The network as it was given, if it was."""
+        self.model = self._made(model)
         cpu = jax.default_backend() == "cpu"
         self.together = (not cpu and len(config.seeds) > 1) if together is None else together
         # XLA on CPU is slow at convolutions inside a loop, so backpropagation gets one call per batch there.
-        self.scanned = not (cpu and config.model == "cnn" and self.method.steps_per_batch == 1)
+        started = jax.eval_shape(self._start, np.uint32(0))
+        convolves = any(leaf.ndim == 4 for leaf in jax.tree.leaves(self.params(started)))
+        self.scanned = not (cpu and convolves and self.method.steps_per_batch == 1)
         first = config.next_check(0)
         batches = first // self.method.steps_per_batch
         self.batches_per_call = divisor(batches, PIECES if first >= FEW else 1) if self.scanned else 1
         self._programs: dict[tuple[bool, int], Any] = {}
+        self._stream: tuple[int, Any] | None = None
         self.shapes, self._one = self._shapes((len(config.seeds),)), self._shapes(())
         """Shapes and types of the state of all seeds, and of that of one, and where their arrays lie."""
         self._train_data = self.devices.copied((self.dataset.x_train, self.dataset.y_train))
@@ -80,6 +86,30 @@ class Loop:
         self._taken = jax.jit(_taken, out_shardings=one)
         self._replaced = jax.jit(_replaced, donate_argnums=0, out_shardings=all_seeds)
         self._choose = jax.jit(_chosen, out_shardings=self.params(all_seeds))
+
+    def _made(self, source: Any) -> Any:
+        """The network: one of ours, or your own, which may be given."""
+        config, outputs = self.config, self.dataset.outputs
+        if own_model.is_own(config.model):
+            if source is None and config.model == own_data.GIVEN:
+                raise InputError("the run's model was given from Python: give it again, as model=…")
+            if source is None:
+                source = own_model.find(config.model)
+            x = jax.eval_shape(
+                self.see, jax.ShapeDtypeStruct((2, *self.dataset.input_shape), self.dataset.x_train.dtype)
+            )
+            shape = (2, *self.dataset.y_train.shape[1:]) if self.dataset.classes else (2,)
+            return own_model.made(source, x, (*shape, outputs), config.model)
+        return models.make(
+            config.model,
+            self.method.inputs(self.shape, outputs),
+            config.widths,
+            outputs,
+            skip=config.skip,
+            levels=config.levels,
+            scale=config.init_scale,
+            straight_through=self.method.differentiates,
+        )
 
     # --- Training ---
 
@@ -89,17 +119,20 @@ class Loop:
         states = [start(np.uint32(seed)) for seed in self.config.seeds]
         return jax.jit(_stacked, out_shardings=_where(self.shapes))(states)
 
-    def started_from(self, state: State, params: list[dict[str, Any]], where: str) -> State:
+    def started_from(self, state: State, params: list[Any], where: str) -> State:
         """A state with other parameters, of each seed, from a folder of another run."""
-        expected = self.params(self._one)
-        for name in sorted({*expected, *params[0]}):
-            shapes = [tuple(one[name].shape) if name in one else None for one in (params[0], expected)]
+        expected, found = named(self.params(self._one)), named(params[0])
+        for name in sorted({*expected, *found}):
+            shapes = [tuple(one[name].shape) if name in one else None for one in (found, expected)]
             if shapes[0] != shapes[1]:
                 raise InputError(
                     f"{where}: has another network: its {name} is {shapes[0] or 'missing'}, that of this run "
                     f"{shapes[1] or 'missing'}"
                 )
-        stacked = {name: np.stack([one[name] for one in params]) for name in expected}
+        like = jax.tree.structure(self.params(self._one))
+        stacked = jax.tree.unflatten(
+            like, [np.stack([named(one)[name] for one in params]) for name in expected]
+        )
         replaced = jax.jit(jax.vmap(self.method.with_params), out_shardings=_where(self.shapes["method"]))
         return {**state, "method": replaced(state["method"], stacked)}
 
@@ -135,9 +168,9 @@ class Loop:
         """
         losses: dict[int, list[Any]] = {i: [] for i in active}
         if self.together:
-            for first, rows in self._calls(batch, list(range(len(self.config.seeds)))):
-                compiled = self._compiled(True, rows.shape[1])
-                state, loss = compiled(state, self._divided(rows), first, *self._train_data)
+            for first, rows, samples in self._calls(batch, list(range(len(self.config.seeds)))):
+                compiled = self._compiled(True, rows.shape[1], samples)
+                state, loss = compiled(state, self._divided(rows), first, *samples)
                 loss = np.asarray(loss)
                 for i in active:
                     losses[i] += [loss[i]] * rows.shape[1]
@@ -147,10 +180,10 @@ class Loop:
         for i in active:
             one = self._taken(state, i)
             used = 0.0
-            for first, rows in self._calls(batch, [i]):
-                compiled, mine = self._compiled(False, rows.shape[1]), self._divided(rows[0])
+            for first, rows, samples in self._calls(batch, [i]):
+                compiled, mine = self._compiled(False, rows.shape[1], samples), self._divided(rows[0])
                 begin = time.perf_counter()
-                one, loss = jax.block_until_ready(compiled(one, mine, first, *self._train_data))
+                one, loss = jax.block_until_ready(compiled(one, mine, first, *samples))
                 used += time.perf_counter() - begin
                 losses[i] += [float(loss)] * rows.shape[1]
                 on_call(self._steps(rows) / len(active), float(loss))
@@ -162,11 +195,11 @@ class Loop:
         """Milliseconds per step of one run alone: the median over a few calls."""
         one = self._taken(state, 0)
         used = []
-        for _, (first, rows) in zip(range(repeats + 1), self._calls(0, [0]), strict=False):
-            compiled, mine = self._compiled(False, rows.shape[1]), self._divided(rows[0])
+        for _, (first, rows, samples) in zip(range(repeats + 1), self._calls(0, [0]), strict=False):
+            compiled, mine = self._compiled(False, rows.shape[1], samples), self._divided(rows[0])
             jax.block_until_ready(mine)
             begin = time.perf_counter()
-            one, _ = jax.block_until_ready(compiled(one, mine, first, *self._train_data))
+            one, _ = jax.block_until_ready(compiled(one, mine, first, *samples))
             used.append((time.perf_counter() - begin) / self._steps(rows))
         return 1000 * float(np.median(used[1:] or used))
 
@@ -180,17 +213,33 @@ class Loop:
         return self.config.next_check(batch * per_batch) // per_batch - batch
 
     def _calls(self, batch: int, seeds: list[int]) -> Any:
-        """The number of the first batch and the rows, of shape (seeds, batches, batch size), of each call.
+        """The number of the first batch, the rows, of shape (seeds, batches, batch size), and the samples.
 
         The last call may have fewer batches than the others.
         """
-        count = self.batches_until_check(batch)
-        samples, size = len(self.dataset.x_train), self.config.batch_size
+        count, size = self.batches_until_check(batch), self.config.batch_size
+        if self.dataset.stream is not None:
+            yield from self._streamed(batch, count, size)
+            return
+        samples = len(self.dataset.x_train)
         rows = np.stack([data.batches(self.config.seeds[i], batch, count, samples, size) for i in seeds])
         for k in range(0, count, self.batches_per_call):
-            yield np.int32(batch + k), rows[:, k : k + self.batches_per_call]
+            yield np.int32(batch + k), rows[:, k : k + self.batches_per_call], self._train_data
 
-    def _compiled(self, together: bool, batches: int) -> Any:
+    def _streamed(self, batch: int, count: int, size: int) -> Any:
+        """The same of batches that come one by one."""
+        if self._stream is None or self._stream[0] != batch:
+            assert self.dataset.stream is not None
+            self._stream = batch, data.prefetch(self.dataset.stream(batch), 2 * self.batches_per_call)
+        batches = self._stream[1]
+        for k in range(0, count, self.batches_per_call):
+            here = list(itertools.islice(batches, min(self.batches_per_call, count - k)))
+            samples = tuple(jnp.concatenate(part) for part in zip(*here, strict=True))
+            rows = np.arange(len(here) * size, dtype=np.int32).reshape(1, len(here), size)
+            self._stream = batch + k + len(here), batches
+            yield np.int32(batch + k), rows, self.devices.copied(samples)
+
+    def _compiled(self, together: bool, batches: int, samples: Any) -> Any:
         """The program of a call with so many batches. Compiled ahead, so that no time is measured with it."""
         if (together, batches) in self._programs:
             return self._programs[together, batches]
@@ -203,7 +252,7 @@ class Loop:
         where = (_where(state), self.devices.everywhere)
         options = compiler_options(unroll=False)
         program = jax.jit(function, donate_argnums=0, out_shardings=where, compiler_options=options)
-        compiled = program.lower(state, rows, first, *self._train_data).compile()
+        compiled = program.lower(state, rows, first, *samples).compile()
         self._programs[together, batches] = compiled
         return compiled
 
@@ -240,32 +289,42 @@ class Loop:
 
     # --- Evaluation ---
 
-    def params(self, state: State) -> dict[str, Any]:
+    def params(self, state: State) -> Any:
         """The parameters of all seeds, or their shapes. They are gone when the state has advanced."""
         return self.method.params(state["method"])
 
-    def chosen(self, better: list[int], params: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    def chosen(self, better: list[int], params: Any, others: Any) -> Any:
         """New arrays: the first parameters for some seeds, by place, and the others for the rest."""
         return self._choose(np.isin(np.arange(len(self.config.seeds)), better), params, others)
 
-    def accuracy(self, params: dict[str, Any], split: str) -> np.ndarray:
-        """The accuracy of each seed's parameters in percent, on ``"train"``, ``"val"`` or ``"test"``."""
+    def accuracy(self, params: Any, split: str) -> np.ndarray:
+        """The accuracy of each seed's parameters in percent, on ``"train"``, ``"val"`` or ``"test"``.
+
+        Where numbers are to be predicted it is the variance that is explained, R², in percent.
+        """
         x, y = (getattr(self.dataset, f"{name}_{split}")[: self.config.evaluated] for name in "xy")
         size = self.devices.padded(min(EVALUATED, len(x)))
-        right: Any = 0
+        found: Any = 0
         params = self.devices.placed(params, _where(self.params(self.shapes)))
         for i in range(0, len(x), size):
             # The last call has as many samples as the others, some of which do not count.
             rows = np.minimum(np.arange(i, i + size), len(x) - 1)
             counts = np.arange(i, i + size) < len(x)
-            right = right + self._count_right(params, *self.devices.divided((x[rows], y[rows], counts)))
-        return 100 * np.asarray(right) / y.size
+            found = found + self._count(params, *self.devices.divided((x[rows], y[rows], counts)))
+        if self.dataset.classes:
+            return 100 * np.asarray(found) / y.size
+        return explained(np.asarray(found, np.float64), y)
 
     @functools.cached_property
-    def _count_right(self) -> Any:
+    def _count(self) -> Any:
+        """How many are right, or the sum of squared errors."""
+
         def one(params: Any, x: jax.Array, y: jax.Array, counts: jax.Array) -> jax.Array:
-            found = jnp.argmax(self.method.scores(self.model, params, self.see(x)), axis=-1)
-            return jnp.sum((found == y) & counts.reshape(-1, *(1,) * (y.ndim - 1)))
+            outputs = self.method.scores(self.model, params, self.see(x))
+            counts = counts.reshape(-1, *(1,) * (y.ndim - 1))
+            if not self.dataset.classes:
+                return jnp.sum(jnp.where(counts, (outputs - y) ** 2, 0.0))
+            return jnp.sum((jnp.argmax(outputs, axis=-1) == y) & counts)
 
         whole = self.devices.everywhere
         each = jax.jit(one, out_shardings=whole)
@@ -279,14 +338,42 @@ class Loop:
         )
 
 
+def explained(errors: Any, y: np.ndarray) -> np.ndarray:
+    """The variance of numbers that is explained, R² in percent, given sums of squared errors.
+
+    >>> explained(np.array([0.0, 1.0]), np.array([[1.0], [3.0]])).tolist()
+    [100.0, 50.0]
+    """
+    about = float(np.sum((y - y.mean(0)) ** 2, dtype=np.float64))
+    worst = 1e6  # that of parameters which are not finite
+    return np.maximum(np.nan_to_num(100 * (1 - errors / max(about, 1e-30)), nan=-worst), -worst)
+
+
 def _load(config: Config) -> data.Dataset:
-    dataset = data.load(config.data, sequence_length=config.sequence_length or 1)
-    if len(dataset.x_train) < config.batch_size:
+    """The data of a run, by name or from a file."""
+    if config.data == own_data.GIVEN:
+        raise InputError("the run's data were given from Python: give them again, as data=…")
+    if not own_data.is_own(config.data):
+        return data.load(config.data, sequence_length=config.sequence_length or 1)
+    return own_data.load(config.data, **config.own_data_options())
+
+
+def _settled(config: Config, dataset: data.Dataset) -> Config:
+    """A configuration with what only the data can say."""
+    if dataset.stream is not None:
+        if len(config.seeds) > 1:
+            raise InputError("batches that come one by one are for one seed")
+        config = dataclasses.replace(config, batch_size=len(dataset.x_train))
+    if dataset.form is not None:
+        config = dataclasses.replace(config, task=dataset.form.task)
+    if not dataset.classes and (methods.split(config.method)[0] in methods.CLASSES_ONLY):
+        raise InputError(f"the method {config.method} is for classes, {dataset.name} has numbers to predict")
+    if 0 < len(dataset.x_train) < config.batch_size:
         raise InputError(
             f"batch_size must be at most {len(dataset.x_train)}, the number of training samples of "
             f"{config.data}; got {config.batch_size}"
         )
-    return dataset
+    return config
 
 
 def divisor(number: int, pieces: int) -> int:

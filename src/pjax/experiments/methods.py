@@ -7,7 +7,7 @@ from pjax import optim
 from pjax.errors import InputError
 from pjax.experiments.baselines import FeedbackAlignment, ForwardForward
 from pjax.experiments.checks import check_name
-from pjax.experiments.learners import PRECISIONS, TINY, Apart, Gradient, transformation
+from pjax.experiments.learners import PRECISIONS, TINY, Apart, Gradient, Rates, transformation
 from pjax.experiments.learners import Method as Method
 from pjax.experiments.learners import Params as Params
 from pjax.experiments.learners import Projections as Projections
@@ -41,6 +41,9 @@ proximal operator of the cross-entropy by the paper's ten fixed-point steps, whi
 NO_SKIP = ("fa", "ff-sgd", "ff-adam")
 """Methods that are not defined for recurrent networks and skip connections, nor for rounding."""
 
+CLASSES_ONLY = (*NO_SKIP, *(name for name in LABELS if name.endswith("-fp")))
+"""Methods that are for labels, not for numbers to predict."""
+
 _ALL = ("groups", "precision", "sync_every")
 _SHARED = (*_ALL, "loss_scale", "metric", "outer", "state_dtype", "steps")
 OPTIONS = {
@@ -60,7 +63,9 @@ _COUNTS = ("groups", "steps", "sync_every")
 _NUMBERS: dict[str, Any] = dict.fromkeys(_COUNTS, int) | dict.fromkeys(
     ("beta", "loss_scale", "reach", "relaxation", "softness"), float
 )
-SETTINGS = ("learning_rate", "steps_per_batch", "loss_scale", "consensus")
+RATES = ("learning_rate", "schedule", "warmup", "decay_steps", "weight_decay", "clip")
+"""Settings of methods that have a learning rate."""
+SETTINGS = (*RATES, "steps_per_batch", "loss_scale", "consensus")
 """Settings of a run that only some methods look at."""
 
 
@@ -132,7 +137,7 @@ def settings(name: str) -> dict[str, Any]:
     base, chosen = split(name)
     found: dict[str, Any] = {"steps_per_batch": chosen.get("steps") if projects(name) else 1}
     if not projects(name) or base == "ep" or "outer" in chosen:
-        found["learning_rate"] = None
+        found |= dict.fromkeys(RATES)
     if projects(name):
         found["loss_scale"] = chosen.get("loss_scale")
         if base != "ep":
@@ -148,6 +153,7 @@ def default(name: str, setting: str) -> Any:
     """
     base, chosen = split(name)
     known = {"learning_rate": 1e-4 if base == "fa" else 1e-3, "loss_scale": 5.0, "consensus": "paper"}
+    known |= {"schedule": "constant", "warmup": 0, "decay_steps": 0, "weight_decay": 0.0, "clip": 0.0}
     known["steps_per_batch"] = chosen.get("steps", 50 if projects(name) and base != "ep" else 1)
     return known[setting]
 
@@ -166,8 +172,8 @@ def make(name: str, **given: Any) -> Method:
         for key, fixed in settings(name).items()
     }
     base, _, rest = full.partition("-")
-    rate: Any = used.get("learning_rate")
     steps = used["steps_per_batch"]
+    rates = Rates(*(used[key] for key in RATES if key in used))
     precision = chosen.pop("precision", None)
     groups, sync_every = chosen.pop("groups", 1), chosen.pop("sync_every", 1)
     if sync_every > steps:
@@ -179,23 +185,21 @@ def make(name: str, **given: Any) -> Method:
         alone = ":".join(part for part in name.split(":") if not part.startswith(("groups=", "sync_every=")))
         return Apart(make(alone, **given), groups, sync_every // steps)
     if base == "fa":
-        return FeedbackAlignment(learning_rate=rate)
+        return FeedbackAlignment(learning_rate=rates)
     if base == "ff":
-        return ForwardForward(rest, rate)
+        return ForwardForward(rest, rates)
     if base not in SOLVERS:
-        return Gradient(full, rate, precision)
+        return Gradient(full, rates, precision)
     for key in ("steps", "loss_scale"):
         chosen.pop(key, None)
-    if "outer" in chosen:
-        chosen["outer"] = transformation(chosen["outer"], rate, eps=TINY)
-    elif base == "ep":
-        chosen["learning_rate"] = rate
-    if base != "ep":
-        chosen |= {"consensus": used["consensus"], "sync_every": sync_every}
-    elif sync_every > 1:
-        raise InputError(
-            f"{name}: ep hands the moves of every step to its outer optimiser, so that groups exchange"
-            f" them in every step; sync_every must be 1, or a multiple of the {steps} steps on a batch"
-        )
-    solver = SOLVERS[base](steps_per_update=steps, groups=groups, **chosen)
+    outer = chosen.pop("outer", None)
+    if base == "ep":  # which makes a step of it after each of its own; the others make one on each batch
+        chosen["outer"] = transformation(outer, rates, eps=TINY) if outer else transformation("adam", rates)
+    else:
+        chosen["consensus"] = used["consensus"]
+    solver = SOLVERS[base](steps_per_update=steps, **chosen)
+    if outer and base != "ep":
+        solver = optim.Outer(solver, transformation(outer, rates, eps=TINY, each=steps))
+    if groups > 1:
+        solver = optim.Groups(solver, groups, sync_every)
     return Projections(solver, used["loss_scale"], "fixed_point" if rest == "fp" else "newton", precision)

@@ -107,7 +107,7 @@ def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None
     at the accuracy of its best parameters, to its label. Diamonds are the paper's results.
     """
     runs = _started(runs)
-    title = title or f"test accuracy over {'training steps' if x == 'steps' else 'training time'}"
+    title = title or f"test {runs[0].score} over {'training steps' if x == 'steps' else 'training time'}"
     figure, found = _by_architecture(
         runs,
         title,
@@ -289,7 +289,7 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
     printed = [row.test.mean for run in runs if (row := paper.of(run)) is not None]
     accuracies = np.concatenate([*(mean for _, mean, _ in lines), printed])
     for axis in axes:
-        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else "test accuracy (%)")
+        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else f"test {runs[0].score} (%)")
         if starts and max(ends) > 4 * min(ends):
             axis.set_xscale("log", nonpositive="mask")
             axis.set_xlim(min(starts) * 0.9, max(ends) * 1.12)
@@ -381,9 +381,10 @@ def single_run(run: Run) -> Any:
     how = look(run.method)
     name, _, options = method_label(run.method).partition(", ")
     model, _, data = describe([run]).partition(" ")
-    title = f"{name}: {model} {spell(run.architecture)} {data}"
+    shown = spell(run.architecture)
+    title = f"{name}: {model} {'' if shown == model else f'{shown} '}{data}"
     below = f"{options}  ·  {about([run])}" if options else about([run])
-    figure, (left, right) = panels(2, title, below, titles=["Loss", "Accuracy"], share=False)
+    figure, (left, right) = panels(2, title, below, titles=["Loss", run.score.capitalize()], share=False)
     steps = np.array([check.step for check in run.checks], dtype=np.float64)
     for axis in (left, right):
         axis.set_xlim(0, steps[-1] * 1.02 or 1)
@@ -395,7 +396,7 @@ def single_run(run: Run) -> Any:
     if seen.size and seen.min() > 0 and seen.max() > 20 * seen.min():
         left.set_yscale("log")
         decades(left.yaxis, seen.min(), seen.max())
-    accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]), "accuracy (%)")
+    accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]), f"{run.score} (%)")
     quiet = Look("#8b9298", strong=False, dashed=False)
     ends = {"validation": _mean_and_band(right, steps, validation, quiet)}
     ends["test"] = _mean_and_band(right, steps, test, how)
@@ -406,7 +407,7 @@ def single_run(run: Run) -> Any:
     if run.test is not None:
         spread = f" ± {run.test.std:.1f}" if len(run.results) > 1 else ""
         best = f"{run.test.mean:.1f}{spread} %"
-        note(figure, [f"test accuracy of the parameters with the best validation accuracy: {best}"])
+        note(figure, [f"test {run.score} of the parameters with the best validation {run.score}: {best}"])
     return figure
 
 

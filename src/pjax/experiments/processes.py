@@ -30,7 +30,7 @@ import jax
 from pjax.errors import InputError, PjaxError
 from pjax.experiments import endings
 from pjax.experiments.endings import LOST
-from pjax.experiments.results import parse
+from pjax.tools.trees import parse
 
 START_SECONDS = 45
 """How long processes wait for each other to start."""

@@ -11,7 +11,7 @@ from typing import Any
 from pjax.errors import InputError
 from pjax.experiments import depth, paper
 from pjax.experiments import plots as drawing
-from pjax.experiments.results import Run, read_runs
+from pjax.experiments.results import Run, plain, read_runs
 from pjax.experiments.tables import STUDIES, TIMED, Study, Table, comma_separated, latex, markdown
 from pjax.experiments.words import sort_architectures, sort_methods
 from pjax.tools.files import write_atomically
@@ -61,7 +61,8 @@ def group(runs: Iterable[Run]) -> list[Table]:
     def key(run: Run) -> tuple[Any, ...]:
         network = place(("mlp", "cnn", "rnn"), run.model), place(paper.DATA_LABELS, run.data)
         parent = run.folder.parent.as_posix()
-        return place(("", *STUDIES), run.study), run.quick, *network, run.device, parent
+        predicted = str(run.config.get("target", "")), run.score
+        return place(("", *STUDIES), run.study), run.quick, *network, *predicted, run.device, parent
 
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
@@ -70,7 +71,7 @@ def group(runs: Iterable[Run]) -> list[Table]:
     for _, members in sorted(groups.items()):
         first = members[0]
         prefix = ("quick-" if first.quick else "") + (f"{first.study}-" if first.study else "")
-        name = _new(f"{prefix}{first.model}-{first.data}", tables)
+        name = _new(f"{prefix}{plain(first.model)}-{plain(first.data)}", tables)
         order = sort_architectures({run.architecture for run in members})
         rows = sorted(sort_methods(members), key=lambda run: order.index(run.architecture))
         tables[name] = Table(name, tuple(rows))

@@ -26,6 +26,7 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.tools.files import write_atomically
+from pjax.tools.trees import parse
 
 # --- Metrics, as the paper defines them ---
 
@@ -45,7 +46,8 @@ def check_at_fraction(validation: Sequence[float], fraction: float = 0.99) -> in
     >>> check_at_fraction([50.0, 98.9, 99.0, 100.0])
     2
     """
-    return int(np.argmax(np.asarray(validation) >= fraction * max(validation)))
+    best = max(validation)
+    return int(np.argmax(np.asarray(validation) >= (fraction * best if best > 0 else best / fraction)))
 
 
 def should_stop(validation: Sequence[float], patience: int = 5) -> bool:
@@ -75,7 +77,8 @@ class SeedResult:
     best_step: int
     last_step: int
     stopped: str
-    """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up, ``"diverged"``."""
+    """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up, ``"diverged"``, or
+    ``"callback"`` where one of these has ended it."""
 
 
 def summarise(
@@ -133,9 +136,23 @@ def architecture(widths: Sequence[int], skip: bool = False, levels: int = 0) -> 
     >>> architecture([128]), architecture([128] * 4, skip=True), architecture([64, 32], levels=2)
     ('1x128', '4x128+skip', '64-32+q2')
     """
+    if not widths:  # a network of one's own
+        return ""
     equal = len(set(widths)) == 1
     name = f"{len(widths)}x{widths[0]}" if equal else "-".join(str(w) for w in widths)
     return name + ("+skip" if skip else "") + (f"+q{levels}" if levels else "")
+
+
+def plain(name: str) -> str:
+    """What data, or a model, of one's own are called where there is no room for a path.
+
+    >>> plain("data/iris.csv"), plain("package.networks:make"), plain("mnist")
+    ('iris', 'networks.make', 'mnist')
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        return f"{Path(module.removesuffix('.py')).name.rpartition('.')[2]}.{attribute}"
+    return Path(name).stem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +189,19 @@ class Run:
 
     @property
     def architecture(self) -> str:
-        return architecture(self.config["widths"], self.config["skip"], self.config.get("levels", 0))
+        written = architecture(self.config["widths"], self.config["skip"], self.config.get("levels", 0))
+        return written or plain(self.model)
+
+    @property
+    def name(self) -> str:
+        """Data, model and architecture."""
+        named = dict.fromkeys((plain(self.data), plain(self.model), self.architecture))
+        return " ".join(named)
+
+    @property
+    def score(self) -> str:
+        """What validation and test are, in percent: accuracies or, of a regression, explained variance."""
+        return "R²" if self.config.get("task") == "regression" else "accuracy"
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -292,7 +321,8 @@ def _checked(folder: Path, where: str, config: _Line, lists: list[list[tuple[str
     """A run, if that is what was read."""
     for name, kind in _CONFIG.items():
         value = _value(where, config, name, kind)
-        if kind is list and not value:
+        own = name == "widths" and (":" in config["model"] or config["model"] == "given")
+        if kind is list and not value and not own:
             raise InputError(f"{where}: {name!r} is empty")
         for item in value if kind is list else ():
             _value(where, {name: item}, name, int)
@@ -339,14 +369,6 @@ def _value(where: str, line: Mapping[str, Any], name: str, kind: Any) -> Any:
 
 
 # --- Files ---
-
-
-def parse(text: str | bytes) -> Any:
-    """What JSON says; anything else is a ValueError, brackets in brackets without end too."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from pjax import nn
 from pjax.errors import InputError
 from pjax.experiments import config as configuration
-from pjax.experiments import data, methods, models
+from pjax.experiments import data, methods, models, own_data, own_model
 from pjax.experiments.config import Config
 from pjax.experiments.results import Run
 from pjax.optim import Solver
@@ -66,6 +66,10 @@ def sent(run: Run) -> tuple[Fraction, float]:
 
 def _network(config: Config) -> tuple[nn.Module, jax.Array, jax.Array]:
     """The network of a method that projects or backpropagates, and a batch of zeros."""
+    if own_data.is_own(config.data) or own_model.is_own(config.model):
+        raise InputError(
+            "this is for data and models that have a name; for your own: pjax.draw, pjax.summary"
+        )
     x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length or 1)
     shape = (math.prod(x.shape[1:]),) if config.model == "mlp" else x.shape[1:]
     model = models.make(config.model, shape, config.widths, classes, skip=config.skip, levels=config.levels)

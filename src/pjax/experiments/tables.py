@@ -142,8 +142,11 @@ def caption(table: Table) -> str:
     if (patience := _range(runs, "patience")) != "0":
         every = _range(runs, "check_every")
         parts.append(
-            f"stopped after {patience} checks, {every} steps each, without a better validation accuracy"
+            f"stopped after {patience} checks, {every} steps each, without a better validation "
+            f"{runs[0].score}"
         )
+    if runs[0].score != "accuracy":
+        parts.append(f"test and train are {runs[0].score}, not accuracies")
     several = any(len(run.seeds) > 1 for run in runs)
     numbers = "means ± standard deviations over seeds" if several else "of one seed"
     return "; ".join(parts) + f". Numbers are {numbers}; the paper has {paper.SEEDS} seeds on {paper.DEVICE}."

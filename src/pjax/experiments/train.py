@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,15 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, results
+from pjax.experiments import checkpoint, endings, own_data, results
 from pjax.experiments import config as configuration
+from pjax.experiments import loggers as logging
 from pjax.experiments.config import Config
+from pjax.experiments.data import Dataset
 from pjax.experiments.devices import Devices
+from pjax.experiments.loggers import Logger
 from pjax.experiments.loop import Loop
+from pjax.experiments.own_data import GIVEN, Form
 from pjax.experiments.results import Run, SeedResult, read_run
 from pjax.tools.files import Lock
 
@@ -41,12 +45,22 @@ class Progress:
     message: str = ""
     folder: Path = Path()
     """Where it is written."""
+    params: Callable[[], Any] | None = None
+    """At a check: a function that gives the parameters of the first seed, as they are then."""
+
+
+class StopTraining(Exception):  # noqa: N818 - it is no error
+    """Raised by a callback: the run ends here, as if its steps were used up."""
 
 
 def train(
     config: Config | None = None,
     folder: str | Path | None = None,
     *,
+    data: Any = None,
+    model: Any = None,
+    callbacks: Sequence[Callable[[Progress], None]] = (),
+    loggers: Sequence[Logger] = (),
     resume: bool = False,
     max_steps: int | None = None,
     patience: int | None = None,
@@ -61,6 +75,12 @@ def train(
         config: what to run. When resuming it may be left out; if given, it must be that of the folder.
         folder: where to write ``config.json``, ``metrics.jsonl``, ``results.jsonl`` and checkpoints; by
             default a new folder in ``runs``.
+        data: data of your own: ``(x, y)``, a mapping with the arrays of a file ``.npz``, or a `Dataset`, as
+            of `own_data.from_batches`. A run that was given data is given them again to be resumed.
+        model: a network of your own: a pair of functions ``(init, apply)``, or what `own_model` knows. A run
+            that was given one is given it again to be resumed.
+        callbacks: called after each check. One that raises `StopTraining` ends the run.
+        loggers: take the metrics of each check, see `loggers`, beside those that the configuration names.
         resume: go on with the run in the folder. A run that has ended is returned as it is, unless more steps
             are asked for.
         max_steps, patience: when resuming, new values of these settings: a run that has ended goes on to more
@@ -79,8 +99,21 @@ def train(
     >>> run = train(config, Path(tempfile.mkdtemp()) / "run")
     >>> [check.step for check in run.checks], len(run.results)
     ([30, 60], 1)
+
+    Your own data and model, with a callback:
+
+    >>> x = np.linspace(-1, 1, 300)[:, None]
+    >>> model = lambda key: jax.random.normal(key, (2,)), lambda p, x: x**2 * p[0] + p[1]
+    >>> seen = []
+    >>> config = Config(max_steps=200, learning_rate=0.1, patience=0)
+    >>> run = train(
+    ...     config, tempfile.mkdtemp(), data=(x, x**2), model=model, callbacks=[lambda p: seen.append(p.step)]
+    ... )
+    >>> seen, run.results[0].test > 99
+    ([100, 200], True)
     """
     devices = devices or Devices()
+    config, dataset = _with_given(config, folder if resume else None, data, model)
     given = {"max_steps": max_steps, "patience": patience}
     limits = {name: value for name, value in given.items() if value is not None}
     if limits and not resume:
@@ -99,12 +132,31 @@ def train(
                 checkpoint.orbax()
             if devices.shard_parameters:
                 devices.check_sees(shared)
-            trainer = _Trainer(decided, where, shared, together, devices, progress or (lambda _: None))
+            loop = _loop(decided, where, dataset, model, together, devices, progress or (lambda _: None))
+            trainer = _Trainer(loop, where, shared, progress or (lambda _: None), callbacks)
             trainer.restore(Path(plan["checkpoint"])) if plan["checkpoint"] else trainer.begin()
-            trainer.run()
+            with contextlib.ExitStack() as logs:
+                trainer.open_loggers(loggers, logs)
+                trainer.run()
             if not keep_checkpoint:
                 checkpoint.remove(where)
         return read_run(where)
+
+
+def _with_given(
+    config: Config | None, resumed: str | Path | None, data: Any, model: Any
+) -> tuple[Config | None, Dataset | None]:
+    """The configuration of a run whose data, or model, are given, and its data."""
+    changes = {name: GIVEN for name, value in (("data", data), ("model", model)) if value is not None}
+    if changes and (config is not None or resumed is None):
+        config = (config or Config()).on(**changes)
+    if isinstance(data, Dataset) and data.form is None:
+        raise InputError(f'{data.name} is a data set with a name: say Config(data="{data.name}", …)')
+    if data is None or isinstance(data, Dataset):
+        return config, data
+    saved = configuration.read(Path(resumed) / "config.json") if config is None and resumed else config
+    assert saved is not None
+    return config, own_data.from_arrays(data, **saved.own_data_options())
 
 
 def time_again(folder: str | Path) -> float:
@@ -130,24 +182,74 @@ def time_again(folder: str | Path) -> float:
     return milliseconds
 
 
-def load_params(folder: str | Path, seed: int | None = None) -> dict[str, np.ndarray]:
+def load_params(folder: str | Path, seed: int | None = None, *, model: Any = None) -> Any:
     """The parameters with the best validation accuracy of a run, from its checkpoint.
 
     Args:
         folder: of the run.
         seed: which one of its seeds; by default the first.
+        model: that of the run, if it was given to `train`.
+
+    Returns:
+        A pytree of arrays; for the networks that come with pjax, a dictionary.
     """
     folder = Path(folder)
+    loop = open_run(folder, model=model)
+    return _best(folder, loop, seed)
+
+
+def open_run(folder: str | Path, *, model: Any = None, dataset: Dataset | None = None) -> Loop:
+    """The network of a run; if its data are your own, without their rows, unless they are given."""
+    folder = Path(folder)
     config = configuration.read(folder / "config.json")
+    if dataset is None and (form := saved_form(folder)) is not None:
+        dataset = form.empty(config.data)
+    return Loop(config, dataset=dataset, model=model)
+
+
+def saved_form(folder: Path) -> Form | None:
+    """What a run knows of data of one's own."""
+    file = folder / "data.json"
+    return Form.from_json(results.read_object(file), file) if file.exists() else None
+
+
+def check_same_data(folder: Path, dataset: Dataset) -> None:
+    """Refuse data of one's own that are not those the run began with."""
+    form = saved_form(folder)
+    if form is not None and dataset.form is not None and dataset.form.digest != form.digest:
+        raise InputError(
+            f"{folder}: the data are not those that the run began with, {dataset.name} has changed since: "
+            "put the old ones there, or begin a new run, with --init-from if it shall go on from here"
+        )
+
+
+def _best(folder: Path, loop: Loop, seed: int | None) -> Any:
+    config = loop.config
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
         raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
     path = checkpoint.last(folder)
     if path is None:
         raise InputError(f"{folder}: there is no checkpoint")
-    tree, _ = checkpoint.load(path, _for_numpy(_expected(Loop(config))))
+    tree, _ = checkpoint.load(path, _for_numpy(_expected(loop)))
     place = config.seeds.index(seed)
-    return {name: values[place] for name, values in tree["best"].items()}
+    return jax.tree.map(lambda values: values[place], tree["best"])
+
+
+def _loop(
+    config: Config,
+    folder: Path,
+    dataset: Dataset | None,
+    model: Any,
+    together: bool | None,
+    devices: Devices,
+    progress: Callable[[Progress], None],
+) -> Loop:
+    """The compiled parts of a run, with its data."""
+    progress(Progress(0.0, config.max_steps, math.nan, folder=folder, message="loading data"))
+    loop = Loop(config, together=together, devices=devices, dataset=dataset, model=model)
+    check_same_data(folder, loop.dataset)
+    return loop
 
 
 def _prepare(
@@ -206,6 +308,11 @@ def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, i
             f"{folder}: has made {made} steps; max_steps must be more, got {limits['max_steps']}"
         )
     wanted = Config(**(dataclasses.asdict(saved) | limits))
+    if wanted.decay_steps is not None and wanted.max_steps > wanted.decay_steps:
+        raise InputError(
+            f"{folder}: its learning rate has fallen to 0 at step {wanted.decay_steps}, more steps would do "
+            "nothing: begin a new run, with --init-from to go on from its parameters"
+        )
     return wanted, run.finished and wanted == saved
 
 
@@ -271,23 +378,37 @@ class _Trainer:
 
     def __init__(
         self,
-        config: Config,
+        loop: Loop,
         folder: Path,
         shared: Path,
-        together: bool | None,
-        devices: Devices,
         progress: Callable[[Progress], None],
+        callbacks: Sequence[Callable[[Progress], None]],
     ) -> None:
-        self.config, self.folder, self.devices, self.progress = config, folder, devices, progress
+        self.loop, self.config, self.devices = loop, loop.config, loop.devices
+        self.folder, self.progress, self.callbacks = folder, progress, callbacks
         self.shared = shared
         """The first process's folder, into which all write checkpoints if they divide the parameters."""
-        self.tell(message="loading data")
-        self.loop = Loop(config, together=together, devices=devices)
         self.checks: list[dict[str, Any]] = []
+        self.loggers: list[Logger] = []
         self.ms_per_step = math.nan
+        self.ended = False
+        """Whether a callback has ended the run."""
 
-    def tell(self, step: float = 0.0, loss: float = math.nan, **more: Any) -> None:
-        self.progress(Progress(step, self.config.max_steps, loss, folder=self.shared, **more))
+    def tell(self, step: float = 0.0, loss: float = math.nan, **more: Any) -> Progress:
+        told = Progress(step, self.config.max_steps, loss, folder=self.shared, **more)
+        self.progress(told)
+        return told
+
+    def open_loggers(self, given: Sequence[Logger], until: contextlib.ExitStack) -> None:
+        """Those that the configuration names, until a block ends, and those that are given."""
+        if not self.devices.first:
+            return
+        for name in logging.names(self.config.log):
+            logger = logging.make(name, self.folder, self.config.as_json())
+            self.loggers.append(until.enter_context(logger))
+            for check in self.checks:  # a run that was killed may have lost some
+                logger(*_metrics(check))
+        self.loggers += given
 
     # --- Beginning, saving, resuming ---
 
@@ -295,7 +416,10 @@ class _Trainer:
         self.state = self.loop.start()
         if other := self.config.init_from:
             theirs = configuration.read(Path(other) / "config.json").seeds
-            found = [load_params(other, seed if seed in theirs else None) for seed in self.config.seeds]
+            found = [
+                load_params(other, seed if seed in theirs else None, model=self.loop.source)
+                for seed in self.config.seeds
+            ]
             self.state = self.loop.started_from(self.state, found, other)
         params = self.loop.params(self.state)
         self.best = self.loop.chosen([], params, params)
@@ -305,6 +429,8 @@ class _Trainer:
             "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
             | {"python": platform.python_version()},
         }
+        if (form := self.loop.dataset.form) is not None:
+            results.write_object(self.folder / "data.json", form.as_json())
         results.write_object(self.folder / "config.json", self.config.as_json() | about)
         results.write_lines(self.folder / "metrics.jsonl", self.checks)
 
@@ -363,7 +489,7 @@ class _Trainer:
             self.tell(message="compiling, and timing one run alone")
             self.ms_per_step = self.loop.milliseconds(self.state)
         self.tell(self._step, message="compiling")
-        while active := self._active():
+        while not self.ended and (active := self._active()):
             self._until_check(active)
         train = self.loop.accuracy(self.best, "train")
         found = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
@@ -417,7 +543,7 @@ class _Trainer:
             i
             for i in active
             if math.isfinite(losses[i])
-            and accuracy["validation"][i] > max(self._history("validation", i), default=-1.0)
+            and accuracy["validation"][i] > max(self._history("validation", i), default=-math.inf)
         ]
         if better:
             self.best = self.loop.chosen(better, params, self.best)
@@ -428,10 +554,20 @@ class _Trainer:
             check[name] = _per_seed({i: float(values[i]) for i in active}, self.config.seeds)
         self.checks.append(check)
         results.append_line(self.folder / "metrics.jsonl", check)
-        self.save()
         means = {name: float(np.mean([values[i] for i in active])) for name, values in accuracy.items()}
         loss = float(np.mean([losses[i] for i in active]))
-        self.tell(self._step, loss, ms_per_step=self.ms_per_step, **means)
+        self.save()
+        for logger in self.loggers:
+            logger(*_metrics(check))
+        told = self.tell(self._step, loss, ms_per_step=self.ms_per_step, params=self._first_params, **means)
+        try:
+            for callback in self.callbacks:
+                callback(told)
+        except StopTraining:
+            self.ended = True
+
+    def _first_params(self) -> Any:
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.loop.params(self.state))
 
     def _result(self, i: int, train: float) -> SeedResult:
         validation = self._history("validation", i)
@@ -443,7 +579,7 @@ class _Trainer:
             validation=validation,
             test=self._history("test", i),
             train=train,
-            stopped=self._stopped(i) or "limit",
+            stopped=self._stopped(i) or ("callback" if self.ended else "limit"),
         )
 
 
@@ -456,6 +592,15 @@ def device(count: int = 1) -> str:
     kind = jax.devices()[0].device_kind
     one = f"CPU, {os.cpu_count()} cores" if jax.default_backend() == "cpu" else kind
     return one if count == 1 else f"{count} × {one}"
+
+
+def _metrics(check: dict[str, Any]) -> tuple[int, dict[str, float]]:
+    """The step of a check, and its values, as means over the seeds that it has."""
+    means = {
+        name: float(np.mean([v for v in check[name] if v is not None] or [math.nan]))
+        for name in ("loss", *_SPLITS)
+    }
+    return check["step"], means | {"seconds": check["seconds"]}
 
 
 def _per_seed(values: dict[int, float], seeds: tuple[int, ...]) -> list[float | None]:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from pjax.experiments import methods, paper
-from pjax.experiments.results import Run
+from pjax.experiments.own_model import is_own
+from pjax.experiments.results import Run, plain
 
 MISSING = "–"
 """What stands in a table where there is no number."""
@@ -52,7 +53,8 @@ def sort_architectures(names: Iterable[str]) -> list[str]:
 
     def key(name: str) -> tuple[int, bool, int, str]:
         body, _, rest = name.partition("+")
-        depth = int(body.split("x")[0]) if "x" in body else body.count("-") + 1
+        layers = re.fullmatch(r"(\d+)x\d+", body)  # or a network of one's own
+        depth = int(layers[1]) if layers else body.count("-") + 1
         levels = int(rest.partition("q")[2] or 0)
         return depth, "skip" in rest, levels, name
 
@@ -65,6 +67,8 @@ def spell(architecture: str) -> str:
     >>> spell("4x128+skip"), spell("64-32"), spell("1x128+q4")
     ('4 × 128 + skip', '64, 32', '1 × 128, 4 levels')
     """
+    if not architecture[0].isdigit():  # a network of one's own
+        return architecture
     body, _, levels = architecture.partition("+q")
     text = body.replace("x", " × ").replace("-", ", ").replace("+", " + ")
     return f"{text}, {levels} levels" if levels else text
@@ -72,8 +76,18 @@ def spell(architecture: str) -> str:
 
 def describe(runs: Sequence[Run]) -> str:
     """What the runs train: ``MLP on MNIST``."""
-    models = "/".join(dict.fromkeys(run.model.upper() for run in runs))
-    return f"{models} on {'/'.join(dict.fromkeys(paper.DATA_LABELS.get(run.data, run.data) for run in runs))}"
+    models = "/".join(dict.fromkeys(_model(run.model) for run in runs))
+    return f"{models} on {'/'.join(dict.fromkeys(_data(run) for run in runs))}"
+
+
+def _data(run: Run) -> str:
+    """What a data set is called; of a table, with what is predicted."""
+    predicted = f" ({run.config['target']})" if "target" in run.config else ""
+    return paper.DATA_LABELS.get(run.data, plain(run.data)) + predicted
+
+
+def _model(name: str) -> str:
+    return plain(name) if is_own(name) else name.upper()
 
 
 def about(runs: Sequence[Run]) -> str:

@@ -383,7 +383,7 @@ class Builder:
         """A value; where it is a cross-entropy, as one."""
         if out is None or not (self.targets and out.depends and id(out) in self._made):
             return out
-        if out.after or id(eqn) in self.plain:
+        if out.after or id(eqn) in self.plain or self._made[id(out)].eqn.primitive.name not in spelt.ENDS:
             return out
         found = spelt.cross_entropy(out, self._made)
         if found is None:

@@ -134,15 +134,11 @@ class Graph:
 
 def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr]) -> Graph:
     """A graph of the given nodes, numbered in their order."""
-    new: dict[int, Expr] = {}
-    done: list[Node] = []
-    for i, node in enumerate(nodes):
-        wires = tuple(Wire(substitute(w.expr, new)) for w in node.inputs)
-        done.append(dataclasses.replace(node, index=i, inputs=wires))
-        new[node.index] = done[-1].output
-    index = {old.index: i for i, old in enumerate(nodes)}
-    return Graph(
-        tuple(done),
-        tuple(None if leaf is None else index[leaf] for leaf in leaves),
-        tuple(substitute(out, new) for out in outputs),
+    index = {node.index: i for i, node in enumerate(nodes)}
+    new = {node.index: dataclasses.replace(node, index=index[node.index]).output for node in nodes}
+    exprs = iter(substitute([*(wire.expr for node in nodes for wire in node.inputs), *outputs], new))
+    done = tuple(
+        dataclasses.replace(node, index=i, inputs=tuple(Wire(next(exprs)) for _ in node.inputs))
+        for i, node in enumerate(nodes)
     )
+    return Graph(done, tuple(None if leaf is None else index[leaf] for leaf in leaves), tuple(exprs))

@@ -125,7 +125,7 @@ def _insert(graph: Graph, colour: list[int], split: list[Node]) -> tuple[Graph, 
         inputs = []
         for wire in node.inputs:
             swap = {s: stand_in[s] for s in wire.sources if s in stand_in and colour[s] == colour[node.index]}
-            inputs.append(Wire(layout.substitute(wire.expr, swap)) if swap else wire)
+            inputs.append(Wire(*layout.substitute([wire.expr], swap)) if swap else wire)
         nodes.append(dataclasses.replace(node, inputs=tuple(inputs)))
         colours.append(colour[node.index])
         if node in split:

@@ -24,18 +24,18 @@ def simplified(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[E
     held: dict[int, Expr] = {}
     for node in nodes:
         if node.index in found - moving and node.rule is not None:
-            inputs = [layout.substitute(wire.expr, held) for wire in node.inputs]
+            inputs = layout.substitute([wire.expr for wire in node.inputs], held)
             value = layout.apply(node.op, node.rule.forward, *inputs, key=("forward", node.rule))
             held[node.index] = dataclasses.replace(value, depends=False, after=False, line=node.line)
     kept = [n for n in nodes if n.index in found and (n.index in moving or n.is_parameter)]
     if held:
         kept = [_substituted(node, held) for node in kept]
-        outputs = [layout.substitute(out, held) for out in outputs]
+        outputs = layout.substitute(outputs, held)
     return renumber(_fused(kept, outputs), [leaf if leaf in found else None for leaf in leaves], outputs)
 
 
 def _substituted(node: Node, others: Mapping[int, Expr]) -> Node:
-    inputs = tuple(Wire(layout.substitute(wire.expr, others)) for wire in node.inputs)
+    inputs = tuple(map(Wire, layout.substitute([wire.expr for wire in node.inputs], others)))
     return dataclasses.replace(node, inputs=inputs)
 
 

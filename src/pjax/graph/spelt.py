@@ -72,14 +72,15 @@ def _counted(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def _shares(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Labels that add up to one: their sum is a factor of the loss."""
+    """Labels that add up to one: their sum is a factor of the loss. If they add up to zero, as they are."""
     del logits
     total = jnp.sum(labels, axis=-1, keepdims=True)
     return labels / jnp.where(total == 0, 1, total)
 
 
 def _scores(losses: jax.Array, labels: jax.Array) -> jax.Array:
-    return -losses * jnp.sum(labels, axis=-1)
+    total = jnp.sum(labels, axis=-1)
+    return -losses * jnp.where(total == 0, jnp.any(labels != 0, axis=-1), total)
 
 
 def _score(losses: jax.Array, labels: jax.Array) -> jax.Array:
@@ -109,7 +110,8 @@ PROBABILITIES = (
 )
 """Of labels that are probabilities, or those times a weight."""
 
-_ENDS = frozenset({"sub", "gather", "reduce_sum"})
+ENDS = frozenset({"sub", "gather", "reduce_sum"})
+"""The equations that all of them end in."""
 
 
 def cross_entropy(out: Expr, made: Mapping[int, Made]) -> Found | None:
@@ -119,8 +121,6 @@ def cross_entropy(out: Expr, made: Mapping[int, Made]) -> Found | None:
         out: the value.
         made: how values are made, by their identity.
     """
-    if made[id(out)].eqn.primitive.name not in _ENDS:
-        return None
     for logits in _candidates(out, made):
         for spelling, pattern in _patterns(logits.shape, logits.dtype, jnp.result_type(int) == jnp.int64):
             seen: dict[int, Expr] = {}

@@ -230,13 +230,11 @@ def needs_of(expr: Expr) -> set[int]:
     return {e.node for e in walk(expr) if e.node is not None}
 
 
-def substitute(expr: Expr, nodes: Mapping[int, Expr]) -> Expr:
-    """The expression with the outputs of some nodes replaced by other expressions."""
-    if expr.call is None:
-        return expr if expr.node is None else nodes.get(expr.node, expr)
+def substitute(exprs: Sequence[Expr], nodes: Mapping[int, Expr]) -> list[Expr]:
+    """The expressions with the outputs of some nodes replaced by other expressions."""
     new: dict[int, Expr] = {}
     calls: dict[int, Call] = {}
-    for e in walk(expr):
+    for e in walk(*exprs):
         if e.node is not None and e.node in nodes:
             new[id(e)] = nodes[e.node]
         elif e.call is not None and any(new[id(a)] is not a for a in e.call.args):
@@ -246,7 +244,7 @@ def substitute(expr: Expr, nodes: Mapping[int, Expr]) -> Expr:
             new[id(e)] = dataclasses.replace(e, call=calls[id(e.call)])
         else:
             new[id(e)] = e
-    return new[id(expr)]
+    return [new[id(expr)] for expr in exprs]
 
 
 class Evaluator:
@@ -284,6 +282,10 @@ class Evaluator:
     def each(self, wires: Iterable["Wire"]) -> tuple[Any, ...]:
         """What wires carry."""
         return tuple(self(wire.expr) for wire in wires)
+
+    def every(self, wires: Mapping[int, Iterable["Wire"]]) -> dict[int, tuple[Any, ...]]:
+        """What the wires of some nodes carry."""
+        return {v: self.each(own) for v, own in wires.items()}
 
     def _evaluate(self, expr: Expr) -> Any:
         if self._known is not self and not expr.depends:
@@ -424,3 +426,26 @@ class Wiring:
         return tuple(
             m if s in steered else f for s, m, f in zip(self.wire.sources, moved, fixed, strict=True)
         )
+
+
+def wirings(
+    wires: Mapping[tuple[int, int], Wire], shapes: Sequence[tuple[int, ...]], dtype: Any, known: Evaluator
+) -> dict[tuple[int, int], Wiring]:
+    """Those of wires that move, by node and input, given shapes of nodes and the type of displacements."""
+    avals = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    return {
+        place: Wiring(wire, [avals[s] for s in wire.sources], known)
+        for place, wire in wires.items()
+        if not wire.constant
+    }
+
+
+def leaving(
+    wirings: Mapping[tuple[int, int], Wiring], entering: Mapping[tuple[int, int], Any]
+) -> list[tuple[int, Any]]:
+    """The sources of wires, each with how many edges leave its scalars for that wire; see `Wiring.counts`."""
+    return [
+        pair
+        for place, wiring in wirings.items()
+        for pair in zip(wiring.wire.sources, wiring.counts(entering[place]), strict=True)
+    ]

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import math
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,9 @@ from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_probabilities, one_hot
 from pjax.rules.arithmetic import rows, wide
 from pjax.rules.base import Target, apply, per_loss
+
+Solver: TypeAlias = Callable[[jax.Array, jax.Array, float | jax.Array, int], jax.Array]
+"""How predictions move, given labels, the scale and a number of steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +68,10 @@ class CrossEntropy(Target):
 
     def weighted(self, factor: jax.typing.ArrayLike, predictions: jax.Array, labels: jax.Array) -> jax.Array:
         x = rows(wide(predictions))
-        solve = _newton if self.solver == "newton" else _fixed_point
         y, steps = one_hot(x, labels), _steps(self.scale)
+        solve: Solver = _newton if self.solver == "newton" else _fixed_point
+        if labels.ndim == predictions.ndim:
+            solve = _unless_linear(solve)
         if isinstance(factor, float) and factor == 1:
             return solve(x, y, self.scale, steps).astype(predictions.dtype)
         scale = self.scale * per_loss(factor, predictions)
@@ -78,6 +84,16 @@ class CrossEntropy(Target):
         y = one_hot(x, labels)
         total = jnp.sum(y, axis=-1, keepdims=True)
         return (y - total * jax.nn.softmax(x, axis=-1)).astype(predictions.dtype)
+
+
+def _unless_linear(solve: Solver) -> Solver:
+    """The loss of labels that add up to zero is linear: their normaliser cancels."""
+
+    def either(x: jax.Array, y: jax.Array, scale: float | jax.Array, steps: int) -> jax.Array:
+        linear = jnp.sum(y, axis=-1, keepdims=True) == 0
+        return jnp.where(linear, scale * y, solve(x, y, scale, steps))
+
+    return either
 
 
 def _fixed_point(x: jax.Array, y: jax.Array, scale: float | jax.Array, _: int) -> jax.Array:

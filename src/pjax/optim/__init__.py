@@ -12,3 +12,6 @@ from pjax.optim.solver import OptimizerState as OptimizerState
 from pjax.optim.solver import Solver as Solver
 from pjax.optim.streamed import Streamed as Streamed
 from pjax.optim.streamed import StreamState as StreamState
+from pjax.optim.wrappers import Accumulated as Accumulated
+from pjax.optim.wrappers import Groups as Groups
+from pjax.optim.wrappers import Outer as Outer

@@ -1,6 +1,7 @@
 """Alternating projections."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -13,7 +14,6 @@ from pjax.engines.edges.space import State as EdgeState
 from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
-from pjax.errors import InputError
 from pjax.optim.solver import EdgeSolver, check_option, method
 
 
@@ -25,8 +25,8 @@ class Projecting(EdgeSolver):
         extrapolate: ``None``: a node goes to the mean of what its readers ask for, as in the paper;
             ``"tensor"``: beyond it, by a factor for the whole node that is the larger, the fewer of its
             readers ask for a move at all (see `pjax.engines.extrapolation`). Converges as well where the sets
-            are convex and meet. With an outer optimiser, which chooses the steps of the parameters itself,
-            they are left out.
+            are convex and meet. Within `Outer`, whose transformation chooses the steps of the parameters
+            itself, these are left out.
     """
 
     extrapolate: Literal["tensor"] | None = None
@@ -36,28 +36,28 @@ class Projecting(EdgeSolver):
         check_option("extrapolate", self.extrapolate, (None, "tensor"))
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
+        extrapolation = Extrapolation(parameters=not problem.steered) if self.extrapolate else None
         if self.edges == "implicit":
-            return Sweep(problem, extrapolation=self._extrapolation, measure=measure)
-        return EdgeIteration(EdgeSpace(problem), self._cycle, measure=measure)
+            return Sweep(problem, extrapolation=extrapolation, measure=measure)
+        return EdgeIteration(EdgeSpace(problem), partial(_cycle, extrapolation), measure=measure)
 
     @property
     def stacks(self) -> bool:
         return super().stacks and self.extrapolate is None
 
-    @property
-    def _extrapolation(self) -> Extrapolation | None:
-        if self.extrapolate is None:
-            return None
-        return Extrapolation(parameters=self.outer is None)
 
-    def _cycle(self, space: EdgeSpace, z: EdgeState, measure: bool) -> tuple[EdgeState, jax.Array]:  # noqa: ARG002
-        squared = jnp.zeros((), space.problem.dtype)
-        for k in range(len(space.problem.partition.sets)):
-            after, _, moved = space.project(k, z)
-            extrapolation = self._extrapolation
-            z = space.extrapolated(k, z, after, extrapolation) if extrapolation else after
-            squared += moved
-        return z, squared
+def _cycle(
+    extrapolation: Extrapolation | None,
+    space: EdgeSpace,
+    z: EdgeState,
+    measure: bool,  # noqa: ARG001
+) -> tuple[EdgeState, jax.Array]:
+    squared = jnp.zeros((), space.problem.dtype)
+    for k in range(len(space.problem.partition.sets)):
+        after, _, moved = space.project(k, z)
+        z = space.extrapolated(k, z, after, extrapolation) if extrapolation else after
+        squared += moved
+    return z, squared
 
 
 @method
@@ -66,29 +66,21 @@ class AlternatingProjections(Projecting):
 
     The first target is in the first set. Converges to a point of the intersection where the sets are convex
     and meet (Bregman, 1965). In node-sized memory, exactly.
-
-    Args:
-        accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
-            add up what they ask of the parameters in every step: less memory, the same result.
     """
 
     name: ClassVar[str] = "AP"
 
-    accumulate: int = 1  # type: ignore[misc]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.accumulate > 1 and (self.edges != "implicit" or self.extrapolate):
-            raise InputError("accumulate needs implicit edges and no extrapolation")
-
     def moves_in_parts(
         self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
-    ) -> tuple[dict[int, jax.Array], jax.Array]:
-        """Exactly what the whole batch would do.
+    ) -> tuple[dict[int, jax.Array], jax.Array, dict[int, jax.Array]]:
+        """With implicit edges and no extrapolation exactly what the whole batch would do.
 
         Within a step no node sees what another part asks of a parameter. So each part makes its step from the
         same parameters, and these then are at the mean of where the parts would have them.
         """
+
+        if self.edges != "implicit" or self.extrapolate:
+            return super().moves_in_parts(make, constants, parameters)
 
         def apart(state: Any) -> tuple[Any, Any]:
             """Parameters, and the rest."""
@@ -118,4 +110,4 @@ class AlternatingProjections(Projecting):
 
         (value, message), _ = jax.lax.fori_loop(0, self.steps_per_update, step, (mine, rest))
         ends = value | message
-        return {v: ends[v] for v in parameters}, jnp.mean(losses)
+        return {v: ends[v] for v in parameters}, jnp.mean(losses), {}

@@ -13,7 +13,7 @@ from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
-from pjax.optim.solver import Solver, method
+from pjax.optim.solver import Solver, check_transformation, check_whole, method
 
 
 @method
@@ -34,8 +34,7 @@ class ExtrapolatedProjections(Solver):
 
     Args:
         steps_per_update: sweeps on one batch, each followed by a step of `outer`.
-        accumulate: into how many parts the ``batch`` of `update` is divided. They go one after the other, and
-            add up what they ask of the parameters: less memory, the same result.
+        check: whether to look for values that are not finite before each update outside `jit`.
         softness: τ, the weight of a node's output next to what its inputs can do, where it has a kink: a
             relu, a maximum, a bound. Large values come closer to plain projections, which reach beyond it.
         reach: how far the losses ask the predictions to move, next to their size; the answer is divided by
@@ -64,14 +63,16 @@ class ExtrapolatedProjections(Solver):
     keeps_state: ClassVar[bool] = False
 
     steps_per_update: int = 1
-    accumulate: int = 1  # type: ignore[misc]
+    check: bool = True
     softness: float = 0.01
     reach: float = 0.001
     learning_rate: float | None = None
     outer: Any = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_whole(self, "steps_per_update")
+        if self.outer is not None:
+            check_transformation(self.outer)
         for name in ("softness", "reach", "learning_rate"):
             value = getattr(self, name)
             if name == "learning_rate" and value is None:
@@ -105,6 +106,7 @@ class ExtrapolatedProjections(Solver):
         self,
         problem: Problem,
         mean: Callable[[jax.Array], jax.Array] | None = None,  # noqa: ARG002 - taken of what it returns
+        every: int = 1,  # noqa: ARG002
     ) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
         return backward.sweep(problem, self.softness, self.reach), {}
 

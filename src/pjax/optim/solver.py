@@ -60,19 +60,12 @@ def method(cls: type[T]) -> type[T]:
     return made
 
 
-@method
 class Solver(abc.ABC):
-    """A projection method. Frozen options; all state is passed in and out.
+    """A projection method, or one with something around it. Frozen options; all state is passed in and out.
 
-    Args:
-        steps_per_update: how many steps `update` makes on one batch.
-        groups: into how many groups the ``batch`` of `update` is divided that work apart, each on a device of
-            its own where the batch is divided among so many. They then average their parameters.
-        check: whether to look for values that are not finite before each update outside `jit`, and inside it
-            for histories of edges that are cut where it matters, of which a warning tells.
-        outer: any `optax.GradientTransformation`. It takes the parameters minus the projected parameters for
-            a gradient, and its updates are applied instead; its state is part of the optimiser's. One that
-            wants more, such as `optax.polyak_sgd`, is given the loss as ``value``.
+    `steps_per_update` is how many steps `update` makes on one batch. With `check`, values that are not finite
+    are looked for before each update outside `jit`, and inside it histories of edges that are cut where it
+    matters, of which a warning tells.
     """
 
     name: ClassVar[str]
@@ -90,25 +83,17 @@ class Solver(abc.ABC):
     metric: ClassVar[str] = "unit"
     stack: ClassVar[bool | NamedSharding] = False
     state_dtype: ClassVar[Any] = None
-    accumulate: ClassVar[int] = 1
-    sync_every: ClassVar[int] = 1
 
-    steps_per_update: int = 50
-    groups: int = 1
-    check: bool = True
-    outer: Any = None
+    # What is around a method: see `pjax.optim.wrappers`.
+    outer_optimizer: ClassVar[Any] = None
+    """The optax transformation that makes the steps; None where parameters are simply projected."""
+    parts: ClassVar[int] = 1
+    """Into how many parts a batch is divided that go one after the other."""
+    groups: ClassVar[int] = 1
+    """Into how many groups a batch is divided that work apart."""
 
-    def __post_init__(self) -> None:
-        check_whole(self, "steps_per_update", "groups", "accumulate", "sync_every")
-        if self.accumulate > 1 and self.groups > 1:
-            raise InputError(
-                "a batch is divided into groups, or gone through in parts (accumulate); not both"
-            )
-        if self.outer is not None and not (hasattr(self.outer, "init") and hasattr(self.outer, "update")):
-            raise InputError(
-                "outer must be an optax.GradientTransformation, such as optax.adam(1e-3); got "
-                f"{self.outer!r:.200}"
-            )
+    steps_per_update: int
+    check: bool
 
     # --- What a method defines ---
 
@@ -121,14 +106,14 @@ class Solver(abc.ABC):
         return two_sets(graph)
 
     def moves(
-        self, problem: Problem, mean: Callable[[jax.Array], jax.Array] | None = None
+        self, problem: Problem, mean: Callable[[jax.Array], jax.Array] | None = None, every: int = 1
     ) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
         """How far the parameters move in one round, by node, and the largest neglected terms of histories.
 
         Args:
             problem: of the whole batch, or of one group.
-            mean: over the groups, which is taken of the parameters after every `sync_every` steps but the
-                last ones.
+            mean: over the groups, which is taken of the parameters after every ``every`` steps but the last.
+            every: how many steps groups make apart.
         """
         iteration = self.iteration(problem)
 
@@ -137,7 +122,7 @@ class Solver(abc.ABC):
 
         state, number = iteration.start(), self.steps_per_update
         if mean is not None:
-            number = self.sync_every
+            number = every
             times = self.steps_per_update // number - 1
             state = jax.lax.fori_loop(0, times, lambda _, s: iteration.agreed(steps(s, number), mean), state)
         state = steps(state, number)
@@ -145,10 +130,10 @@ class Solver(abc.ABC):
 
     def moves_in_parts(
         self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
-    ) -> tuple[dict[int, jax.Array], jax.Array]:
-        """How far the parameters move in one round on a batch in parts, and the mean loss.
+    ) -> tuple[dict[int, jax.Array], jax.Array, dict[int, jax.Array]]:
+        """How far the parameters move in one round on a batch in parts, the mean loss, and what is neglected.
 
-        This is the mean over the parts: right for methods that add up what is asked of a parameter.
+        The mean over the parts is that of the whole where what is asked of a parameter is added up.
 
         Args:
             make: a problem from the constants of a part.
@@ -156,15 +141,16 @@ class Solver(abc.ABC):
             parameters: the nodes of the parameters.
         """
 
-        def part(totals: Any, constants: Any) -> tuple[Any, jax.Array]:
+        def part(totals: Any, constants: Any) -> tuple[Any, Any]:
             problem = make(constants)
-            moves, _ = self.moves(problem)
-            return {v: totals[v] + moves[v] for v in parameters}, problem.loss
+            moves, neglected = self.moves(problem)
+            return {v: totals[v] + moves[v] for v in parameters}, (problem.loss, neglected)
 
         shapes = jax.eval_shape(lambda c: self.moves(make(c))[0], jax.tree.map(lambda c: c[0], constants))
         nothing = {v: jnp.zeros(shapes[v].shape, shapes[v].dtype) for v in parameters}
-        totals, losses = jax.lax.scan(part, nothing, constants)
-        return {v: total / len(losses) for v, total in totals.items()}, jnp.mean(losses)
+        totals, (losses, neglected) = jax.lax.scan(part, nothing, constants)
+        moves = {v: total / len(losses) for v, total in totals.items()}
+        return moves, jnp.mean(losses), {v: jnp.max(x) for v, x in neglected.items()}
 
     def one_by_one(self) -> "Solver":
         """The same method without stacks: to look at nodes one by one."""
@@ -181,11 +167,6 @@ class Solver(abc.ABC):
         return problem.project(node.index, problem.shifts(node.index, values), goal).inputs
 
     @property
-    def outer_optimizer(self) -> Any:
-        """The optax transformation that makes the steps; None where parameters are simply projected."""
-        return self.outer
-
-    @property
     def stacks(self) -> bool:
         """Whether equal nodes are stacked."""
         return bool(self.stack) and self.metric == "unit"
@@ -194,10 +175,6 @@ class Solver(abc.ABC):
     def may_store(self) -> bool:
         """Whether edges may be stored where histories neglect too much."""
         return True
-
-    @property
-    def _parts(self) -> int:
-        return max(self.accumulate, self.groups)
 
     @property
     def rounds(self) -> int:
@@ -246,8 +223,8 @@ class Solver(abc.ABC):
             params: any pytree of floating-point arrays. Leaves that `fn` does not use come back unchanged.
             state: what `init` or the last update returned. May be left out where there is no outer optimiser.
             batch: a pytree of arrays. If given, the function is called with it as its second argument, and
-                with parts of it if the solver has ``accumulate`` or ``groups``: then the first axis of all
-                arrays is that of the samples.
+                with parts of it where the method is `Accumulated` or works in `Groups`: then the first axis
+                of all arrays is that of the samples.
             has_aux: whether the function returns a pair, of losses and of anything else, as for `jax.grad`.
 
         Returns:
@@ -262,18 +239,19 @@ class Solver(abc.ABC):
                 "an outer optimiser has a state: state = optimizer.init(params), then "
                 "params, state, loss = optimizer.update(fn, params, state)"
             )
-        if batch is None and self._parts > 1:
+        divided = max(self.parts, self.groups)
+        if batch is None and divided > 1:
             raise InputError(
-                "to divide a batch, accumulate and groups need it as an argument: optimizer.update(fn,"
+                "to divide a batch, Accumulated and Groups need it as an argument: optimizer.update(fn,"
                 " params, batch=(x, y)), with a function of the parameters and the batch"
             )
-        if has_aux and self._parts > 1:
+        if has_aux and divided > 1:
             raise InputError(
-                "has_aux returns what the function returns for the whole batch; with accumulate or groups"
+                "has_aux returns what the function returns for the whole batch; with Accumulated or Groups"
                 " there is no such call. Evaluate it beside the update"
             )
         most = 2 if self.groups > 1 else None  # all groups are like these
-        parts = None if batch is None else _parts(batch, self._parts, most)
+        parts = None if batch is None else _parts(batch, divided, most)
         calls = [fn] if parts is None else [_on(fn, part) for part in parts]
         tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
@@ -284,7 +262,7 @@ class Solver(abc.ABC):
             for part in traced:
                 check_finite(part, leaves)
         program = compiled(self, traced[0])
-        if self.accumulate > 1:
+        if self.parts > 1:
             program.check_parts(traced)
         constants = tuple(part.constants for part in traced)
         apart: tuple[bool, ...] = ()
@@ -310,6 +288,9 @@ class EdgeSolver(Solver):
     """A method that carries edges, or what stands for them, from step to step.
 
     Args:
+        steps_per_update: how many steps `update` makes on one batch.
+        check: whether to look for values that are not finite before each update outside `jit`, and inside it
+            for histories of edges that are cut where it matters, of which a warning tells.
         consensus: ``"exact"`` weights a node's output by the number of edges that leave it, which is the
             projection onto its consensus set; ``"paper"`` weights it by one, as the paper's experiments.
         edges: ``"implicit"`` keeps node-sized arrays; ``"explicit"`` stores every edge (the definition).
@@ -326,28 +307,22 @@ class EdgeSolver(Solver):
             metric than ``"unit"``, and with extrapolation. Or a `jax.sharding.NamedSharding` over one axis of
             a mesh: the members of each stack are divided over it, so that layers or time steps live on
             different devices, which all work at once.
-        sync_every: for how many steps groups hear nothing of each other before their parameters are averaged;
-            a divisor of `steps_per_update`. Alternating projections that exchange in every step are those of
-            the whole batch.
         state_dtype: ``"bfloat16"`` keeps displacements in that type from step to step, but those of
             parameters, which add up; sums are taken in float32 all the same. Half the memory for them, and
             two to three digits: enough to train a network, not to solve for more digits than that.
     """
 
+    steps_per_update: int = 50
+    check: bool = True
     consensus: Literal["paper", "exact"] = "paper"  # type: ignore[misc]
     edges: Literal["implicit", "explicit"] = "implicit"  # type: ignore[misc]
     constants: Literal["nodes", "fixed"] = "nodes"  # type: ignore[misc]
     metric: Literal["unit", "balanced"] = "unit"  # type: ignore[misc]
     stack: bool | NamedSharding = True  # type: ignore[misc]
-    sync_every: int = 1  # type: ignore[misc]
     state_dtype: Any = None  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps_per_update % self.sync_every:
-            raise InputError(
-                f"sync_every must divide steps_per_update={self.steps_per_update}, got {self.sync_every}"
-            )
+        check_whole(self, "steps_per_update")
         check_option("consensus", self.consensus, ("paper", "exact"))
         check_option("edges", self.edges, ("implicit", "explicit"))
         check_option("constants", self.constants, ("nodes", "fixed"))
@@ -373,6 +348,15 @@ def check_whole(options: Any, *names: str) -> None:
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def check_transformation(given: Any) -> None:
+    """Refuse what is no optax transformation."""
+    if not (hasattr(given, "init") and hasattr(given, "update")):
+        raise InputError(
+            "the outer optimiser must be an optax.GradientTransformation, such as optax.adam(1e-3); got "
+            f"{given!r:.200}"
+        )
 
 
 def check_solver(solver: Any) -> None:
@@ -408,7 +392,7 @@ def _grouped(
     pairs = zip(first.constants, second.constants, apart, strict=False)
     if first.key != second.key or any(a is not b and not own for a, b, own in pairs):
         raise InputError(
-            "with groups, what depends on the batch must be computed by jax.numpy inside the function, and in"
+            "with Groups, what depends on the batch must be computed by jax.numpy inside the function, and in"
             " the same way for all groups"
         )
     return (tuple(whole.get(id(c), c) for c in first.constants),), apart
@@ -431,9 +415,7 @@ def _parts(batch: Any, number: int, most: int | None = None) -> list[Any]:
         raise InputError(f"the arrays of a batch must agree in the length of their first axis; got {shapes}")
     ((size,),) = sizes
     if size % number:
-        raise InputError(
-            f"a batch of {size} samples cannot be divided into {number} equal parts (accumulate, groups)"
-        )
+        raise InputError(f"a batch of {size} samples cannot be divided into {number} equal parts or groups")
     step = size // number
     return [
         jax.tree.unflatten(treedef, [leaf[i : i + step] for leaf in leaves])
@@ -501,13 +483,14 @@ class Program:
             state_dtype=self.solver.state_dtype,
             stored=self.stored,
             sweeps=self.solver.adds,
+            steered=self.solver.outer_optimizer is not None,
         )
 
     def check_parts(self, parts: Sequence[tracing.Traced]) -> None:
         """Refuse functions whose parts have operations in common, where that is not the same as the whole."""
         first = parts[0]
         if any(part.key != first.key for part in parts):
-            raise InputError("the parts of the batch lead to different graphs; accumulate needs equal ones")
+            raise InputError("the parts of the batch lead to different graphs; Accumulated needs equal ones")
         columns = zip(*(part.constants for part in parts), strict=True)
         varying = tuple(any(c is not column[0] for c in column) for column in columns)
         if varying in self._checked:
@@ -521,7 +504,7 @@ class Program:
             elif not (node.is_parameter or self.solver.adds):
                 raise InputError(
                     f"{node.where()} does not depend on the batch, so its parts cannot share it: compute it"
-                    " outside, or leave accumulate at 1"
+                    " outside, or do without Accumulated"
                 )
         self._checked.add(varying)
 
@@ -583,8 +566,7 @@ class Program:
             parameters = [node.index for node in self.partition.graph.parameters]
             stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *constants)
             make = functools.partial(self.problem, leaves)
-            moves, loss = self.solver.moves_in_parts(make, stacks, parameters)
-            neglected = {}
+            moves, loss, neglected = self.solver.moves_in_parts(make, stacks, parameters)
         leaves, outer = self.applied(leaves, moves, outer, treedef, loss)
         return leaves, outer, loss, neglected
 

@@ -56,7 +56,7 @@ class Streamed:
         micro_batches: into how many a batch is divided, along the first axis of its arrays. With fewer than
             half as many as there are stages, wishes become so old that learning suffers.
         flush: whether nothing is left under way when parameters move, as in a synchronous pipeline. Then an
-            update is that of ``method`` with ``accumulate=micro_batches``, and stages wait for each other.
+            update is that of ``Accumulated(method, micro_batches)``, and stages wait for each other.
         predict: whether a micro-batch is evaluated and projected where the parameters will be when it leaves
             the stream, if they go on as in the last update; otherwise where they are in each step.
         sharding: over which axis of a mesh stages are divided, and over which samples, if they are:
@@ -93,9 +93,8 @@ class Streamed:
                 "a stream projects with soft sweeps: give it an ExtrapolatedProjections, got"
                 f" {self.method!r:.120}"
             )
-        for name in ("steps_per_update", "accumulate", "groups"):
-            if getattr(self.method, name, 1) != 1:
-                raise InputError(f"a stream divides batches itself: leave {name} of its method at 1")
+        if self.method.steps_per_update != 1:
+            raise InputError("a stream makes one sweep on each batch: leave steps_per_update at 1")
         if self.sharding is not None and self.stages % self._devices:
             raise InputError(
                 f"{self.stages} stages cannot be divided over {self._devices} devices: take a multiple"

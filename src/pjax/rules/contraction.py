@@ -126,7 +126,7 @@ class Contraction(Rule):
         """For each output, the dot product of its slots of input i with its edges."""
         return (self.expand(i, x) * edges).sum(-1)
 
-    @property
+    @functools.cached_property
     def edges(self) -> int:
         """The number of edges of each input."""
         return math.prod(self.out) * self.length

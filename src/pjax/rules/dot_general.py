@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pjax.devices import divisor, end_kernel, on_one_device, sum_in_parts
+from pjax.devices import divisor, end_kernel, on_one_device, sum_apart, sum_in_parts
 from pjax.rules.contraction import Contraction, added
 
 
@@ -26,7 +27,7 @@ class DotGeneral(Contraction):
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
         def by_edges(*terms: Any) -> jax.Array:
             """One kernel that adds, where those that multiply matrices would take longer to start."""
-            return added(self._products, *terms).sum(-1)
+            return functools.reduce(operator.add, (self._products(*term) for term in terms)).sum(-1)
 
         in_parts = functools.partial(added, self._in_parts) if self._parts > 1 else None
         return on_one_device(
@@ -103,12 +104,7 @@ class DotGeneral(Contraction):
         free = [q.shape[d] for d in self.free[i]]
         parts = 1 if self.contract[i][-1] == q.ndim - 1 else divisor(self.length, self.length // 32)
         q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
-        if parts > 1:
-            total = sum_in_parts(q, parts)
-        elif q.size <= 2**20:
-            total = end_kernel(end_kernel(q).sum(-1))
-        else:  # writing more takes longer than it saves
-            total = end_kernel(q.sum(-1))
+        total = sum_in_parts(q, parts) if parts > 1 else sum_apart(q)
         return total.reshape(*batch, *(ones if i else free), *(free if i else ones))
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:

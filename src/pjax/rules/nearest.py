@@ -82,20 +82,21 @@ def nearest(
         limit: how far from zero the minimiser can be.
     """
     middles, close = (jnp.stack(v) for v in zip(*centres, strict=True))
-    seeds = jnp.concatenate([seeds, middles[1:]])
+    beside = 0.75 * close[1:]
+    seeds = jnp.concatenate([seeds, middles[1:], middles[1:] - beside, middles[1:] + beside])
     least, seed = _least(length(seeds, curve(seeds)), seeds)
     lost = 4 * (1 + jnp.sum(jnp.abs(middles), axis=0))  # no seed has a value
-    points = _points(middles, close, jnp.minimum(jnp.where(least < np.inf, least, lost), limit))
+    first = _Rays(middles, close, jnp.minimum(jnp.where(least < np.inf, least, lost), limit))
 
     def shrink(i: jax.Array, radius: jax.Array) -> jax.Array:
-        t = points(3 * i)
+        t = first.at(first.sides, first.middle(i))
         return jnp.minimum(radius, jnp.min(length(t, curve(t)), axis=(0, 1)))
 
-    radius = jax.lax.fori_loop(0, len(_PROFILE) // 3, shrink, least)
+    radius = jax.lax.fori_loop(0, 2 * len(_COUNTS) + 1, shrink, least)
     radius = jnp.minimum(jnp.where(radius < np.inf, radius, lost), limit)
     size = jnp.maximum(radius, _TINY)
-    found = _descend(slopes, size, *_pieces(curve, _points(middles, close, radius), size))
-    costs = length(found.t, found.a)
+    found = _descend(slopes, size, *_pieces(curve, _Rays(middles, close, radius), size))
+    costs = length(found.t, curve(found.t))
     cost = jnp.min(costs, axis=0)
     # Of those that cannot be told apart, the one with the smallest derivative.
     alike = costs <= cost * (1 + 4 * jnp.finfo(cost.dtype).eps)
@@ -115,80 +116,80 @@ def _least(key: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(jax.lax.reduce((key, *arrays), none, _better, (0,)))
 
 
-def _points(middles: jax.Array, close: jax.Array, radius: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Points on both sides of every centre: a function of their number, with values of shape
-    ``(2, centres, ...)``.
+class _Rays:
+    """Points on both sides of every centre, ever farther away, between bounds."""
 
-    The first is a little on the other side, the second is the centre, and the others are ever farther away.
-    """
-    far = radius + jnp.minimum(jnp.abs(middles), radius)
-    close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-24 * far)
-    low, high = jnp.log(close), jnp.log(far)
-    shares = np.cumsum(_COUNTS) / sum(_COUNTS)
-    between = [
-        jnp.where(far > _KNOTS[1], jnp.clip(np.log(knot), low, high), low + share * (high - low))
-        for knot, share in zip(_KNOTS, shares[:-1], strict=True)
-    ]
-    knots = jnp.stack([low, *between, high])
-    profile = jnp.asarray(_PROFILE, radius.dtype)[:, :, [0] + [1] * (len(middles) - 1)]
-    inner, sides = jnp.clip(middles, -radius, radius), jnp.asarray([1, -1], radius.dtype)
+    def __init__(self, middles: jax.Array, close: jax.Array, radius: jax.Array) -> None:
+        far = radius + jnp.minimum(jnp.abs(middles), radius)
+        close = jnp.where(close > 0, jnp.minimum(close, far / 1024), 1e-24 * far)
+        low, high = jnp.log(close), jnp.log(far)
+        shares = np.cumsum(_COUNTS) / sum(_COUNTS)
+        knotted = (far > _KNOTS[1]) & jnp.asarray(np.arange(len(middles)) > 0).reshape(-1, *[1] * radius.ndim)
+        between = [
+            jnp.where(knotted, jnp.clip(np.log(knot), low, high), low + share * (high - low))
+            for knot, share in zip(_KNOTS, shares[:-1], strict=True)
+        ]
+        knots = jnp.stack([low, *between, high])
+        counts = jnp.asarray(_COUNTS, radius.dtype).reshape(-1, *[1] * middles.ndim)
+        self.knots = jnp.where(far > 0, jnp.exp(knots), 0)
+        """Distances between which points are evenly spread, by their logarithms."""
+        self.ratios = jnp.exp(jnp.diff(knots, axis=0) / counts)
+        """Of one distance to the one before it, from each knot to the next."""
+        self.inner, self.radius = jnp.clip(middles, -radius, radius), radius
+        self.sides = jnp.asarray([1, -1], radius.dtype).reshape(-1, *[1] * middles.ndim)
 
-    def at(i: jax.Array) -> jax.Array:
-        i = jnp.minimum(i, len(_PROFILE) - 1)
-        share = profile[i].reshape(*profile.shape[1:], *[1] * radius.ndim)
-        distance = jnp.where(far > 0, jnp.exp(jnp.sum(share * knots, axis=0)), 0)
-        factor = jnp.where(i == 0, -sides, jnp.where(i == 1, 0, sides)).reshape(-1, *[1] * middles.ndim)
-        return jnp.clip(inner + factor * distance, -radius, radius)
+    def at(self, sides: jax.Array, distance: jax.Array) -> jax.Array:
+        """Points of shape ``(2, centres, ...)``."""
+        return jnp.clip(self.inner + sides * distance, -self.radius, self.radius)
 
-    return at
+    def middle(self, i: jax.Array) -> jax.Array:
+        """A distance: of every other number a knot, of the others the middle between two of them."""
+        return jnp.sqrt(self.knots[i // 2]) * jnp.sqrt(self.knots[(i + 1) // 2])
 
+    def step(self, i: jax.Array, distance: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """A point by its number, and its distance, given that of the one before.
 
-def _profile() -> np.ndarray:
-    """How the logarithm of each distance is put together of those between which points are evenly spread.
-
-    The array has the shape ``(points, knots, 2)``: about the start, only the first and the last count.
-    """
-    ends = len(_KNOTS) + 1
-    steps = np.concatenate([j + np.arange(n) / n for j, n in enumerate(_COUNTS)] + [np.array([ends])])
-    steps = np.stack([np.linspace(0, 1, len(steps)) * ends, steps], axis=-1)[:, None]
-    spread = np.maximum(0, 1 - np.abs(steps - np.arange(ends + 1)[:, None]))
-    spread[:, :, 0] = 0
-    spread[:, [0, -1], 0] = np.concatenate([1 - steps[:, :, 0] / ends, steps[:, :, 0] / ends], axis=-1)
-    return np.concatenate([spread[:1], spread[:1], spread])
+        The first is a little on the other side, the second is the centre.
+        """
+        distance = jnp.where(i < 3, self.knots[0], distance * self.ratios[jnp.asarray(_SEGMENTS)[i]])
+        return self.at(jnp.where(i == 0, -1, jnp.where(i == 1, 0, 1)) * self.sides, distance), distance
 
 
-_PROFILE = _profile()
+_SEGMENTS = np.concatenate([[0, 0, 0], np.repeat(np.arange(len(_COUNTS)), _COUNTS), [len(_COUNTS) - 1]])
+"""Between which knots each point is, and one more."""
 
 
 class Seen(NamedTuple):
     """What is known of the points on one side, up to some point. Values are in units of the search."""
 
-    t: tuple[jax.Array, jax.Array]
-    """The last two points."""
-    a: tuple[jax.Array, jax.Array, jax.Array]
-    """The values at the last three, not a number where there is none."""
+    distance: jax.Array
+    """Of the last point from its centre."""
+    t: tuple[jax.Array, ...]
+    """The last three points."""
+    a: tuple[jax.Array, ...]
+    """The values at the last four, not a number where there is none."""
     piece: tuple[jax.Array, ...]
     """How near the nearest piece comes, where, and how far from there to search."""
     point: tuple[jax.Array, ...]
     """The same for the best point, as deep as a parabola through it and its neighbours goes."""
 
 
-def _pieces(
-    curve: Curve, points: Callable[[jax.Array], jax.Array], size: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _pieces(curve: Curve, rays: _Rays, size: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Where to search: on each side the piece of a polygon nearest to the origin, and the best points.
 
     Returns:
         The lower bound of each piece, where to begin, and the upper bound.
     """
+    most = float(jnp.finfo(size.dtype).max) ** 0.5 / 16  # of what can be squared
 
     def cost(t: jax.Array, a: jax.Array) -> jax.Array:
         return jnp.where(jnp.isnan(a), np.inf, (t / size) ** 2 + a * a)
 
     def look(i: jax.Array, seen: Seen) -> Seen:
-        (t1, t2), (a0, a1, a2) = seen.t, seen.a
-        t3 = points(i)
-        a3 = jnp.clip(curve(t3) / size, -1e9, 1e9)
+        (t1, t2, t3), (a0, a1, a2, a3) = seen.t, seen.a
+        # What is computed here is for the next time: compilers would repeat it for all that depends on it.
+        new, distance = rays.step(i, seen.distance)
+        value = jnp.clip(curve(new) / size, -most, most)
         before, after = (jnp.nan_to_num(jnp.abs(a)) for a in (a0, a3))
         known, ahead = jnp.nan_to_num(a1), jnp.nan_to_num(a2)
         # At a pole values are the larger the nearer they are to a piece, on either side of it.
@@ -201,25 +202,29 @@ def _pieces(
         part = jnp.where(whole, jnp.clip(part, 0, 1), jnp.where(jnp.isnan(a1), 1, 0))
         start = t1 + part * along
         near = (start / size) ** 2 + (known + part * rise) ** 2
-        near = jnp.where((jnp.isnan(a1) & jnp.isnan(a2)) | (i < 2), np.inf, near)
+        lost = (jnp.isnan(a1) & jnp.isnan(a2)) | (jnp.minimum(jnp.abs(known), jnp.abs(ahead)) >= most)
+        near = jnp.where(lost | (i < 3), np.inf, near)
         low, here, high = cost(t1, a1), cost(t2, a2), cost(t3, a3)
-        dip = (here <= low) & (here <= high) & (i > _COUNTS[0] + 2)
+        dip = (here <= low) & (here <= high) & (i > _COUNTS[0] + 3)
         about = jnp.asarray(np.arange(t2.shape[1]) == 0).reshape(-1, *[1] * size.ndim)
         point = jnp.where(dip, here - _deeper(flat, (t3 - t2) / size, here - low, high - here), here)
         point = jnp.where(about | dip, point, np.inf)
+        both = jnp.maximum(jnp.abs(along), jnp.abs(t3 - t2))  # on either side of the second point
         return Seen(
-            (t2, t3),
-            (a1, a2, a3),
-            _better(seen.piece, (near, start, 2 * along)),
-            _better(seen.point, (point, t2, jnp.maximum(jnp.abs(along), jnp.abs(t3 - t2)))),
+            distance,
+            (t2, t3, new),
+            (a1, a2, a3, value),
+            _better(seen.piece, (near, start, 2 * jnp.where(part < 1, jnp.abs(along), both))),
+            _better(seen.point, (point, t2, both)),
         )
 
-    t = points(jnp.asarray(0))
+    t, distance = rays.step(jnp.asarray(0), rays.knots[0])
     nothing, worst = jnp.full_like(t, np.nan), (jnp.full_like(t, np.inf), t, jnp.zeros_like(t))
-    seen = jax.lax.fori_loop(0, len(_PROFILE) + 1, look, Seen((t, t), (nothing,) * 3, worst, worst))
+    first = Seen(distance, (t,) * 3, (nothing,) * 4, worst, worst)
+    seen = jax.lax.fori_loop(0, len(_SEGMENTS) + 1, look, first)
     sides = [v.reshape(-1, *size.shape) for v in seen.piece[1:]]
     start, width = (jnp.concatenate(v) for v in zip(sides, _least(*seen.point)[1:], strict=True))
-    return start - jnp.abs(width), start, start + jnp.abs(width)
+    return start - width, start, start + width
 
 
 def _deeper(before: jax.Array, after: jax.Array, fall: jax.Array, rise: jax.Array) -> jax.Array:
@@ -236,7 +241,7 @@ def _better(one: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[j
 
 
 def _descend(slopes: Slopes, size: jax.Array, low: jax.Array, start: jax.Array, high: jax.Array) -> Place:
-    """The best point that is found downhill from the start, between the bounds."""
+    """The best point that is found downhill from the start: at first between bounds, then beyond them."""
     noise = 4 * jnp.finfo(start.dtype).eps
 
     def cost(t: jax.Array, a: jax.Array) -> jax.Array:
@@ -258,11 +263,18 @@ def _descend(slopes: Slopes, size: jax.Array, low: jax.Array, start: jax.Array, 
         back = jnp.where(i == 0, jnp.where(slope > 0, low, high), here.t)
         onwards = (slope < 0) == (here.end > here.t)
         end = jnp.where(better, jnp.where(onwards & (i > 0), here.end, back), t)
+        # Where it still goes downhill at a bound, the bound was too close.
+        beyond = jnp.where(
+            end == high, jnp.maximum(high, size), jnp.where(end == low, jnp.minimum(low, -size), end)
+        )
+        end = jnp.where(i == half, beyond, end)
         best = jnp.where(better, t, here.t)
-        quick = (jnp.abs(change) < jnp.abs(t - here.t) / 2) | (i == 0)
+        quick = (jnp.abs(change) < jnp.abs(t - here.t) / 2) | (i == 0) | (i == half)
         inside = better & quick & (jnp.sign(ahead - t) * jnp.sign(ahead - end) < 0)
         probe = jnp.where(inside, ahead, (best + end) / 2)
         return Place(best, jnp.where(better, a, here.a), jnp.where(better, slope, here.slope), end, probe)
 
+    steps = _STEPS[start.dtype.name]
+    half = steps // 2
     first = Place(start, start, start, start, start)
-    return jax.lax.fori_loop(0, _STEPS[start.dtype.name], step, first)
+    return jax.lax.fori_loop(0, steps, step, first)

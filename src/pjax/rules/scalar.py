@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -123,8 +123,8 @@ class Scalar(Primitive):
         root, start = jnp.sqrt(w), x + dx
         terms = jax.jvp(lambda v: derivatives(f, v), (x,), (jnp.ones_like(x),))
         (point, slope, bend), (*_, third) = terms
+        residual = _plain(goal) if rise is None else _residual(point, slope, bend, third, x, goal, rise)
         rise = goal - point if rise is None else rise
-        residual = _residual(point, slope, bend, third, x, goal, rise)
 
         def curve(t: jax.Array) -> jax.Array:
             return root * residual(f(start + t), dx + t)
@@ -138,7 +138,8 @@ class Scalar(Primitive):
         centres = [(jnp.zeros_like(start), _scale(root * (slope * dx - rise), root * slope, start))]
         for p in (0.0, *traits.points):
             away = p - start
-            if traits.period < math.inf:
+            if traits.period < math.inf:  # to the last digit, however large the number is
+                away = p - jnp.arctan2(jnp.sin(start), jnp.cos(start))
                 away = away - traits.period * jnp.round(away / traits.period)
             centres.append((away, fine * (abs(p) + jnp.abs(start))))
         move, above = nearest(curve, slopes, seeds, centres, traits.period / 2)
@@ -168,8 +169,8 @@ class Scalar(Primitive):
         if traits.steps is not None:
             middle = jnp.round((start + w * goal) / (1 + w) - traits.steps) + traits.steps
             for edge in (middle + i for i in range(-2, 3)):
-                ulp = jnp.finfo(start.dtype).eps * (jnp.abs(edge) + jnp.abs(start))
-                found += [edge - ulp, edge, edge + ulp]
+                beside = 2 * jnp.finfo(start.dtype).eps * (jnp.abs(edge) + jnp.abs(start))
+                found += [edge - beside, edge, edge + beside]
         return found
 
 
@@ -198,6 +199,15 @@ def _mended(f: Callable[[jax.Array], jax.Array], x: jax.Array, slope: jax.Array)
     return jnp.where(smooth, (below + above) / 2, slope)
 
 
+Residual: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
+"""How far a value is above a goal, given the way to it."""
+
+
+def _plain(goal: jax.Array) -> Residual:
+    """The residual of values that share no more digits with the goal than they have themselves."""
+    return lambda end, _: end - goal
+
+
 def _residual(
     point: jax.Array,
     slope: jax.Array,
@@ -206,8 +216,8 @@ def _residual(
     x: jax.Array,
     goal: jax.Array,
     rise: jax.Array,
-) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """How far a value is above a goal, given the way to it: to the last digit where the way is short.
+) -> Residual:
+    """The residual to the last digit where the way is short.
 
     The difference of two values loses the digits they share. The first terms of a series do not; they are
     taken where they agree with the difference as far as that is accurate, and what they leave out is lost in
@@ -231,11 +241,14 @@ def _residual(
     def residual(end: jax.Array, way: jax.Array) -> jax.Array:
         bent, rest = way * (bend * way / 2), way * (way * (way * third / 6))
         change = way * slope + bent + rest
-        lost = coarse + eps * jnp.abs(end)
-        left = jnp.abs(rest) * (jnp.abs(way) + jnp.sqrt(jnp.abs(rest / jnp.where(change == 0, 1, change))))
+        lost, last = coarse + eps * jnp.abs(end), jnp.abs(rest)
         noise = 4 * lost + jnp.where(jnp.abs(way) < far, 4 * inside, 0)
         agree = jnp.abs(change - (end - point)) < noise
-        short = agree & (left < lost + 4 * eps * jnp.abs(change)) & (jnp.abs(way) < 1)
+        # The next term is about as much smaller than the last as way, or sqrt(rest / change).
+        much = lost + 4 * eps * jnp.abs(change)
+        part = last / jnp.where(much > 0, much, 1)
+        left = (last * jnp.abs(way) < much) & (part * (part * last) <= jnp.abs(change))
+        short = agree & left & (jnp.abs(way) < 1)
         return jnp.where(short, change - rise, end - goal)
 
     return residual

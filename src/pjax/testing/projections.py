@@ -51,6 +51,10 @@ def check_projection(
 
     Where the function has no value, points are infinitely far; inputs outside its domain are projected too.
 
+    Points are what the type of the rule can tell from the input. A function of one number may be so steep
+    that its values at two neighbours have nothing in common, as the tangent of a large number beside a pole:
+    which value such a point has is chance. It is nearer only if its neighbours on both sides are so, too.
+
     For a `Target` with the loss :math:`\ell`, the prediction must minimise
     :math:`\tfrac12 |x - x_0|^2 + s\, \ell(x)`, or, if ``scale`` is ``None``, be the nearest
     minimiser of :math:`\ell`.
@@ -210,6 +214,10 @@ class _Check(abc.ABC):
         """What else the examination looks at."""
         return ()
 
+    def firm(self) -> "_Check | None":
+        """The check to make again where a better point was found, if there is one."""
+        return None
+
     def witness(self, points: Points) -> Witness:
         return Witness(self.rule.name, functools.partial(self.describe, points))
 
@@ -223,15 +231,27 @@ class _Check(abc.ABC):
         with jax.enable_x64(True):
             return jax.tree.map(np.asarray, _call(same, method, *arguments))
 
+    def figures(self, every: Any, key: int) -> Any:
+        """What `examine` finds, in blocks of one length, so that it is compiled once."""
+        units = float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
+        count, width = len(jax.tree.leaves(every)[0]), sum(map(math.prod, self.core))
+        blocks = math.ceil(count * width / 20_000)
+        rows = np.resize(np.arange(count), (blocks, math.ceil(count / blocks)))
+        parts = (jax.tree.map(lambda a, i=i: a[i], every) for i in rows)
+        found = [self.wide("examine", part, *units, jax.random.key(key)) for part in parts]
+        return tuple(np.concatenate(v)[:count] for v in zip(*found, strict=True))
+
     def run(self, points: Points, key: int) -> Report:
         result = self.project(points)
         every = _floats((points, result, *self.more(points, result)), lambda a: a.astype(np.float64))
-        units = float(np.finfo(self.dtype).eps), float(np.finfo(self.dtype).tiny)
-        count, width = len(jax.tree.leaves(points)[0]), sum(map(math.prod, self.core))
-        block = max(1, min(count, 3_000_000 // max(width, 1)))  # at most a few million numbers at once
-        parts = (jax.tree.map(lambda a, i=i: a[i : i + block], every) for i in range(0, count, block))
-        figures = [self.wide("examine", part, *units, jax.random.key(key)) for part in parts]
-        excess, offset, drift, found, best = map(np.concatenate, zip(*figures, strict=True))
+        figures, firm = self.figures(every, key), self.firm()
+        beaten = np.flatnonzero(figures[0] > self.limit)
+        if len(beaten) and firm is not None:
+            rows = np.resize(beaten, 64 * math.ceil(len(beaten) / 64))  # few lengths: less to compile
+            again = firm.figures(jax.tree.map(lambda a: a[rows], every), key)
+            for old, new in zip(figures, again, strict=True):
+                old[rows] = new
+        excess, offset, drift, found, best = figures
         demand = self.witness(points).demand
         demand("the result lies on the graph", offset <= ROUNDINGS, offset, "units of rounding off")
         demand("projecting again changes nothing", drift <= ROUNDINGS, drift, "units of rounding")
@@ -240,7 +260,7 @@ class _Check(abc.ABC):
             return f"relative excess: cost {found[row]:.9g}, but a search found {best[row]:.9g}"
 
         demand("no better point exists", excess <= self.limit, excess, costs)
-        return Report(count, float(excess.max()), float(offset.max()), float(drift.max()))
+        return Report(len(excess), float(excess.max()), float(offset.max()), float(drift.max()))
 
     def uniformity(self, points: Points) -> None:
         """Points at once with an array of weights, and one by one under vmap with a scalar weight, agree."""
@@ -272,8 +292,13 @@ class _PrimitiveCheck(_Check):
     weights: tuple[float, ...]
     constant: frozenset[int]
     sided: frozenset[int]
+    firmly: bool = False
+    """Whether a point is only as good as those on both sides that rounding could confuse with it."""
 
     moves: ClassVar[int] = 2
+
+    def firm(self) -> "_Check | None":
+        return dataclasses.replace(self, firmly=True) if self.free().sum() == 1 else None
 
     def value(self, flat: Any) -> Any:
         parts = jnp.split(flat, np.cumsum([math.prod(shape) for shape in self.core])[:-1], axis=-1)
@@ -381,13 +406,23 @@ class _PrimitiveCheck(_Check):
 
         kept = jnp.asarray(self.each(lambda i: i in self.sided))
         coarse = eps * 2.0 ** jnp.floor(jnp.log2(jnp.abs(origin)))
+        single = float(np.finfo(np.float32).eps)
 
-        def cost(flat: jax.Array) -> Any:
-            if alone:  # what the type of the rule can tell from the origin
-                flat = jnp.where(coarse > 0, origin + coarse * jnp.round((flat - origin) / coarse), flat)
+        def plain(flat: jax.Array) -> Any:
             total = norm(flat - origin) ** 2 + weight * (self.value(flat) - target) ** 2
             same_side = jnp.all(kept * flat * jnp.where(origin < 0, -1, 1) >= 0, axis=-1)
             return jnp.where(jnp.isfinite(total) & same_side, total, jnp.inf)
+
+        def cost(flat: jax.Array) -> Any:
+            if alone:  # what the type of the rule can tell from the origin, and what it has
+                flat = jnp.where(coarse > 0, origin + coarse * jnp.round((flat - origin) / coarse), flat)
+                flat = jnp.where(eps < single, flat, jax.lax.reduce_precision(flat, 11, 23))
+            total = plain(flat)
+            if self.firmly:
+                step = eps * jnp.maximum(jnp.abs(flat), jnp.abs(origin)) * free
+                beside = (plain(flat + step), plain(flat - step))  # infinite beyond a border
+                total = functools.reduce(jnp.maximum, (jnp.where(c < jnp.inf, c, 0) for c in beside), total)
+            return total
 
         found = norm(end - origin) ** 2 + weight * (output - target) ** 2
         best = search.keep((origin, cost(origin)), end, cost(end))

@@ -1,1 +1,1 @@
-"""Drawing, summaries and profiles."""
+"""Drawing, summaries and profiles; files."""

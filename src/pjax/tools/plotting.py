@@ -259,7 +259,7 @@ def accuracy_scale(axis: Any, accuracies: np.ndarray, label: str = "") -> None:
         axis.yaxis.set_major_locator(ticker.FixedLocator(ticks))
     else:
         room = 0.06 * (top - bottom) + 0.5
-        axis.set_ylim(max(0.0, bottom - room), min(100.0, top + room))
+        axis.set_ylim(max(0.0 if top > 0 else -np.inf, bottom - room), min(100.0, top + room))
         axis.yaxis.set_major_locator(ticker.MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_locator(ticker.NullLocator())

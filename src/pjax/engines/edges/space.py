@@ -171,7 +171,7 @@ class EdgeSpace:
         for r, i in sorted({pair for v in nodes for pair in problem.graph.readers[v]}):
             parts = problem.pull(r, i, state[r].sums(problem, problem.graph.nodes[r], i))
             add(totals, [(s, part) for s, part in parts if s in wanted])
-        return {v: problem.mean(v, total) for v, total in totals.items()}
+        return problem.means(totals)
 
     def project(self, k: int, state: State) -> Projected:
         """Project onto set k: its operations move their inputs, its nodes overwrite what they send."""
@@ -223,8 +223,8 @@ class EdgeSpace:
                 for power, totals in sums.items():
                     add(totals, problem.pull(v, i, node.rule.gather(i, move**power), power))
         more: dict[int, jax.Array] = {}
-        for s, total in sums[1].items():
-            mean, count = problem.mean(s, total), jnp.maximum(sums[0][s], 1)
+        for s, mean in problem.means(sums[1]).items():
+            count = jnp.maximum(sums[0][s], 1)
             grow = extrapolation.factor(problem, s, mean, jnp.sum(sums[2][s])) - 1
             more[s] = grow * mean * problem.counts[s] / count
         result = dict(after)

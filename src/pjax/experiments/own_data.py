@@ -1,0 +1,632 @@
+"""Your own data: a file ``.csv`` or ``.npz``, arrays, or batches from an iterator, as a `Dataset`.
+
+A ``.csv`` file has a line with the names of its columns. Numbers stay numbers, texts become categories, one
+input for each. A ``.npz`` file has the arrays ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and
+``y_test``, perhaps with ``x_val`` and ``y_val``. Whole numbers and texts to predict are classes, other
+numbers are a regression. What is learnt from the rows to train on (means, deviations, categories) is a
+`Form`. It lies in the folder of a run, and is all that is needed to read more rows of the same kind.
+"""
+
+import csv
+import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pjax.errors import DataError, InputError
+from pjax.experiments.checks import check_name
+from pjax.experiments.data import Array, Dataset, Kind, moments, permutation
+
+Arrays: TypeAlias = Mapping[str, Any]
+SUFFIXES = (".csv", ".npz")
+GIVEN = "given"
+"""What data, or a model, are called that Python has handed over."""
+VALIDATION, TEST = 0.1, 0.2
+"""Which share of the rows is to validate with, and to test with, where nothing is said."""
+_VALIDATION, _TEST = (3, 2**64 - 1), (4, 2**64 - 1)
+_CATEGORIES = 100
+"""A column of more different texts is none of categories."""
+_CLASSES = 20
+"""A column of more different whole numbers is none of classes."""
+_PARTS = ("train", "val", "test")
+
+
+def is_own(name: str) -> bool:
+    """Whether the name of data is that of a file, or of what Python has handed over.
+
+    >>> is_own("iris.csv"), is_own("mnist")
+    (True, False)
+    """
+    return name == GIVEN or Path(name).suffix in SUFFIXES
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What is known of data beside their rows, and all that is needed to read more of them."""
+
+    task: str
+    """``"classes"`` or ``"regression"``."""
+    shape: tuple[int, ...]
+    """Of one input."""
+    outputs: int
+    """How many classes there are, or how many numbers to predict."""
+    shift: tuple[float, ...]
+    """What is subtracted from each feature, or channel; nothing, if they are not standardised."""
+    scale: tuple[float, ...]
+    """What it is then divided by."""
+    dtype: str = "float32"
+    """Of inputs, as the network sees them."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes; without, they are numbers."""
+    columns: tuple[tuple[str, tuple[str, ...] | None], ...] = ()
+    """Of tables: the names of columns, each with its categories, or None where it is of numbers."""
+    target: str = ""
+    """Of tables: the name of the column to predict."""
+    target_shift: tuple[float, ...] = ()
+    """Of regressions: what is subtracted from each number to predict."""
+    target_scale: tuple[float, ...] = ()
+    """What it is then divided by."""
+    digest: str = ""
+    """By which data are told from others."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], where: object) -> "Form":
+        """Back from `as_json`."""
+        try:
+            return cls(**{name: _tuples(value) for name, value in values.items()})
+        except TypeError as error:
+            raise DataError(f"{where}: not what a run writes of its data ({error})") from None
+
+    def empty(self, name: str) -> Dataset:
+        """A data set of this form without rows."""
+        x = np.zeros((0, *self.shape), self.dtype)
+        y = np.zeros((0, self.outputs), np.float32) if self.task == "regression" else np.zeros(0, np.int32)
+        return _dataset(name, self, {f"{a}_{part}": v for part in _PARTS for a, v in (("x", x), ("y", y))})
+
+    def inputs(self, x: Any, where: object) -> Array:
+        """Inputs as the network sees them; rows of as many numbers are taken for the right shape."""
+        x = _numeric(np.asarray(x), f"{where}: x")
+        if x.ndim < 1 or not len(x) or x[0].size != np.prod(self.shape, dtype=int):
+            wanted = ", ".join(map(str, ("n", *self.shape)))
+            raise DataError(
+                f"{where}: expected inputs of shape ({wanted}), as those of the run; got {x.shape}"
+            )
+        return self._standard(x.reshape(len(x), *self.shape))
+
+    def _standard(self, x: Array) -> Array:
+        if self.shift:
+            x = (x - np.array(self.shift)) / np.array(self.scale)
+        return x.astype(self.dtype)
+
+    def targets(self, y: Any, where: object) -> Array:
+        """Classes by number, or standardised numbers."""
+        y = np.asarray(y)
+        if self.task == "regression":
+            y = _numeric(y, f"{where}: y").reshape(len(y), -1)
+            if y.shape[1] != self.outputs:
+                raise DataError(f"{where}: y must hold {self.outputs} numbers a row, got {y.shape[1]}")
+            return ((y - np.array(self.target_shift)) / np.array(self.target_scale)).astype(np.float32)
+        y = _whole(y)
+        if self.labels:
+            places = {label: i for i, label in enumerate(self.labels)}
+            texts = y.astype(str).ravel().tolist()
+            if unknown := sorted(set(texts) - set(places)):
+                raise DataError(f"{where}: {unknown[0]!r} is no class; there are {_some(self.labels)}")
+            return np.array([places[text] for text in texts], np.int32).reshape(y.shape)
+        if y.dtype.kind not in "iub":
+            raise DataError(f"{where}: labels must be whole numbers, got {y.dtype}{list(y.shape)}")
+        if y.size and not 0 <= y.min() <= y.max() < self.outputs:
+            raise DataError(
+                f"{where}: labels must be from 0 to {self.outputs - 1}, got {y.min()} to {y.max()}"
+            )
+        return y.astype(np.int32)
+
+    def numbers(self, outputs: Array) -> Array:
+        """What outputs of the network say, as large as in the data."""
+        return outputs * np.array(self.target_scale) + np.array(self.target_shift)
+
+
+# --- From files, arrays and iterators ---
+
+
+def load(
+    data: str | Path,
+    *,
+    target: str | None = None,
+    task: str | None = None,
+    ignore: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    validation: float = VALIDATION,
+    test: float | None = None,
+    standardise: bool = True,
+) -> Dataset:
+    """Data of your own, from a file.
+
+    Args:
+        data: ``.csv`` or ``.npz``.
+        target: of ``.csv``, the column to predict.
+        task: ``"classes"`` or ``"regression"``; by default what the target looks like: texts, and at most 20
+            different whole numbers, are classes.
+        ignore: of ``.csv``, columns to leave out.
+        categorical: of ``.csv``, columns of numbers that are names of categories.
+        validation: which share of the rows is to validate with.
+        test: which share is to test with, 0.2 by default; only where the file has no ``x_test``.
+        standardise: whether inputs get mean 0 and deviation 1, feature by feature, over the rows to train on;
+            numbers to predict always do.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "fruit.csv"
+    >>> _ = file.write_text("weight,colour,fruit\\n" + "150,red,apple\\n5,red,cherry\\n6,dark,cherry\\n" * 10)
+    >>> load(file, target="fruit")
+    Dataset(fruit.csv: 21 to train on, 3 to validate with, 6 to test with; inputs (3,), 2 classes)
+    """
+    path = Path(data)
+    columns: tuple[Any, ...] = ()
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.suffix == ".csv":
+        table = _Table(path)
+        arrays, columns = table.encoded(target, ignore, categorical)
+    else:
+        if target or ignore or categorical:
+            raise InputError(f"target, ignore and categorical are for the columns of a .csv file, got {path}")
+        arrays = read_npz(path)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return _made(path.name, arrays, digest, task, validation, test, standardise, columns, target or "")
+
+
+def from_arrays(
+    data: Any,
+    *,
+    task: str | None = None,
+    validation: float = VALIDATION,
+    test: float | None = None,
+    standardise: bool = True,
+) -> Dataset:
+    """Data of your own, from arrays.
+
+    Args:
+        data: ``(x, y)``, or a mapping with the arrays of a file ``.npz``.
+        task, validation, test, standardise: see `load`.
+
+    >>> from_arrays((np.eye(10), np.arange(10) / 3))
+    Dataset(given: 7 to train on, 1 to validate with, 2 to test with; inputs (10,), to predict 1 number)
+    """
+    if not isinstance(data, Mapping):
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise InputError(
+                f"data must be (x, y), or a mapping with these arrays, got {type(data).__name__}; batches "
+                "from an iterator become data by own_data.from_batches(batches, validation=(x, y))"
+            )
+        data = dict(zip("xy", data, strict=True))
+    arrays = {name: np.asarray(array) for name, array in data.items()}
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return _made(GIVEN, arrays, digest.hexdigest(), task, validation, test, standardise)
+
+
+def from_batches(
+    batches: Callable[[int], Iterable[tuple[Any, Any]]] | Iterable[tuple[Any, Any]],
+    validation: tuple[Any, Any],
+    test: tuple[Any, Any] | None = None,
+) -> Dataset:
+    """Data of your own that come batch by batch, each of the same shape, and are seen as they come.
+
+    Args:
+        batches: pairs of inputs and targets. A function of the number of the first batch can go on anywhere;
+            what can only be gone through from its beginning, such as a generator, is asked again for batches
+            that a resumed run has seen. Begun anew where it ends, if it can be.
+        validation: inputs and targets to validate with.
+        test: inputs and targets to test with; by default the same.
+
+    Whole numbers to predict are classes, those of ``validation`` and of the first batch. Nothing is
+    standardised.
+    """
+    begin: Callable[[int], Iterable[Any]]
+    if callable(batches):
+        begin, first = batches, next(iter(batches(0)), None)
+    else:
+        iterator = iter(batches)
+        first = next(iterator, None)
+        # A generator can be gone through once, of which the first batch was looked at.
+        passes = iter([itertools.chain([first], iterator)]) if iterator is batches else _passes(batches)
+        begin = functools.partial(_after, passes)
+    if first is None:
+        raise InputError("batches: there is none; an iterator that was used up must be made anew")
+    held = {"train": first, "val": validation, "test": test or validation}
+    arrays = {
+        f"{a}_{part}": np.asarray(v) for part, pair in held.items() for a, v in zip("xy", pair, strict=True)
+    }
+    dataset = _made(GIVEN, arrays, "batches", None, VALIDATION, None, standardise=False, targets=False)
+    form: Form = dataset.form
+
+    def stream(start: int) -> Iterator[tuple[Array, Array]]:
+        number = start
+        while True:
+            before = number
+            for number, (x, y) in enumerate(begin(before), before + 1):
+                if np.shape(x) != np.shape(first[0]):
+                    raise InputError(
+                        f"batch {number - 1} has inputs of shape {np.shape(x)}, the first "
+                        f"{np.shape(first[0])}: batches must be alike; leave out the last of an epoch"
+                    )
+                yield form.inputs(x, f"batch {number - 1}"), form.targets(y, f"batch {number - 1}")
+            if number == before:
+                raise InputError(f"there is no batch {before}: the iterator is used up; make it endless")
+
+    return dataclasses.replace(dataset, stream=stream)
+
+
+def _after(passes: Iterator[Iterable[Any]], start: int) -> Iterator[Any]:
+    """What comes from a batch on, in the next pass; nothing, if there is none."""
+    return itertools.islice(next(passes, ()), start, None)
+
+
+def _passes(batches: Iterable[Any]) -> Iterator[Iterable[Any]]:
+    """As many passes as are asked for, in each of which all batches come again and again."""
+    while True:
+        yield itertools.chain.from_iterable(itertools.repeat(batches))
+
+
+def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | None]:
+    """More rows of the same form: inputs as the network sees them and, if they are wanted, targets.
+
+    Args:
+        form: of the run's data.
+        data: a file ``.csv``, ``.npz`` with ``x`` and ``y``, or ``.npy`` with inputs; ``(x, y)``, or inputs.
+        targets: whether targets are wanted.
+    """
+    where = data if isinstance(data, str | Path) else "data"
+    if where != "data" and Path(where).suffix == ".csv":
+        if not form.columns:
+            raise DataError(f"{where}: the run's data were arrays, not a table: give .npz or .npy")
+        return _Table(Path(where)).more(form, targets)
+    if where == "data":
+        arrays = dict(zip("xy", data if targets else (data,), strict=False))
+    else:
+        arrays = read_npz(Path(where), least=("x", "y") if targets else ("x",))
+    x = form.inputs(arrays["x"], where)
+    if not targets:
+        return x, None
+    y = form.targets(arrays["y"], where)
+    if len(y) != len(x):
+        raise DataError(f"{where}: there are {len(x)} inputs x, and {len(y)} targets y")
+    return x, y
+
+
+def read_npz(path: Path, least: Sequence[str] = ()) -> dict[str, Array]:
+    """The arrays of a file ``.npz``, or of ``.npy`` as ``x``; nothing in it is executed."""
+    try:
+        with path.open("rb") as file:
+            found: Any = np.load(file, allow_pickle=False)
+            arrays = {"x": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found}
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except Exception as error:  # whatever zip and NumPy say of a file that is something else
+        raise DataError(f"{path}: expected .npy, or .npz with an array 'x' ({error})") from None
+    for name in least:
+        if name not in arrays:
+            what = "inputs 'x'" if name == "x" else "labels 'y'"
+            raise DataError(f"{path}: {what} are missing, it holds {', '.join(arrays) or 'nothing'}")
+    return arrays
+
+
+# --- Arrays ---
+
+
+def _made(
+    name: str,
+    arrays: Arrays,
+    digest: str,
+    task: str | None,
+    validation: float,
+    test: float | None,
+    standardise: bool,
+    columns: tuple[Any, ...] = (),
+    target: str = "",
+    targets: bool = True,
+) -> Dataset:
+    """A data set of arrays that are split already, or not; numbers to predict are standardised, or not."""
+    split = _split(name, {key: np.asarray(value) for key, value in arrays.items()}, validation, test)
+    train, y_train = split["x_train"], split["y_train"]
+    everything = np.concatenate([split[f"y_{part}"].reshape(-1) for part in _PARTS])
+    task = _task(name, task, everything, most=_CLASSES if columns else None)
+    labels: tuple[str, ...] = ()
+    moved: tuple[Any, Any] = (np.zeros(0), np.zeros(0))
+    if task == "classes":
+        labels, outputs = _labels(name, everything)
+    else:
+        flat = _numeric(y_train, f"{name}: y").reshape(len(y_train), -1)
+        outputs = flat.shape[1]
+        moved = moments(flat) if targets else (np.zeros(outputs), np.ones(outputs))
+    kinds = np.array([categories is None for _, categories in columns for _ in categories or (0,)], bool)
+    shift = scale = np.zeros(0)
+    if standardise:
+        shift, scale = moments(train.reshape(-1, train.shape[-1]))
+        if len(kinds):  # whether something is of a category is 0 or 1
+            shift, scale = np.where(kinds, shift, 0.0), np.where(kinds, scale, 1.0)
+    form = Form(
+        task=task,
+        shape=tuple(train.shape[1:]),
+        outputs=outputs,
+        shift=tuple(shift.tolist()),
+        scale=tuple(scale.tolist()),
+        dtype="float32" if standardise or train.dtype.kind == "f" else "int32",
+        labels=labels,
+        columns=columns,
+        target=target,
+        target_shift=tuple(moved[0].tolist()),
+        target_scale=tuple(moved[1].tolist()),
+        digest=digest,
+    )
+    rows = {f"x_{part}": form._standard(split[f"x_{part}"]) for part in _PARTS}
+    rows |= {f"y_{part}": form.targets(split[f"y_{part}"], name) for part in _PARTS}
+    return _dataset(name, form, rows)
+
+
+def _dataset(name: str, form: Form, rows: dict[str, Any]) -> Dataset:
+    kind: Kind = "image" if len(form.shape) == 3 else "table"
+    return Dataset(
+        name=name,
+        kind=kind,
+        classes=form.outputs if form.task == "classes" else 0,
+        shift=np.zeros((), np.float32),
+        scale=np.ones((), np.float32),
+        form=form,
+        **rows,
+    )
+
+
+def _split(name: str, arrays: dict[str, Array], validation: float, test: float | None) -> dict[str, Array]:
+    """Inputs and targets of all three parts."""
+    for key, share in (("validation", validation), ("test", TEST if test is None else test)):
+        if not 0 < share < 1:
+            raise InputError(f"{key} must be a share of the rows, between 0 and 1; got {share}")
+    parts = [part for part in _PARTS if f"x_{part}" in arrays]
+    if not parts and "x" not in arrays:
+        expected = "x and y, or x_train, y_train, x_test and y_test"
+        raise DataError(f"{name}: expected the arrays {expected}; it holds {', '.join(arrays) or 'none'}")
+    for key in [f"x_{part}" for part in parts] or ["x"]:
+        x, y = _pair(name, arrays, key)
+        arrays[key], arrays[key.replace("x", "y", 1)] = x, y
+    if not parts:
+        n = len(arrays["x"])
+        chosen = permutation(_TEST, n)
+        count = round(n * (TEST if test is None else test))
+        arrays |= {f"{a}_test": arrays[a][np.sort(chosen[:count])] for a in "xy"}
+        arrays |= {f"{a}_train": arrays[a][np.sort(chosen[count:])] for a in "xy"}
+        validation = validation * n / max(n - count, 1)
+    elif "train" not in parts or "test" not in parts:
+        raise DataError(f"{name}: beside {', '.join(arrays)} it needs x_train, y_train, x_test and y_test")
+    elif test is not None:
+        raise InputError(f"{name} has x_test of its own: drop test")
+    if "val" not in parts:
+        n = len(arrays["x_train"])
+        chosen, count = permutation(_VALIDATION, n), round(n * min(validation, 1.0))
+        arrays |= {f"{a}_val": arrays[f"{a}_train"][np.sort(chosen[:count])] for a in "xy"}
+        arrays |= {f"{a}_train": arrays[f"{a}_train"][np.sort(chosen[count:])] for a in "xy"}
+    found = {f"{a}_{part}": arrays[f"{a}_{part}"] for a in "xy" for part in _PARTS}
+    for part, words in zip(_PARTS, ("to train on", "to validate with", "to test with"), strict=True):
+        if not len(found[f"x_{part}"]):
+            raise DataError(f"{name}: no row is left {words}; give more rows, or other shares")
+        if found[f"x_{part}"].shape[1:] != found["x_train"].shape[1:]:
+            shapes = [found[f"x_{p}"].shape for p in ("train", part)]
+            raise DataError(f"{name}: inputs to train on have shape {shapes[0]}, those {words} {shapes[1]}")
+    return found
+
+
+def _pair(name: str, arrays: Arrays, key: str) -> tuple[Array, Array]:
+    """Inputs and targets that go together."""
+    other = key.replace("x", "y", 1)
+    if other not in arrays:
+        raise DataError(f"{name}: {other} is missing beside {key}; it holds {', '.join(arrays)}")
+    x, y = _numeric(arrays[key], f"{name}: {key}"), arrays[other]
+    if x.ndim == 1:
+        x = x[:, None]
+    if x.ndim == 3 and x.dtype == np.uint8:  # grey images
+        x = x[..., None]
+    if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
+        raise DataError(
+            f"{name}: {key} and {other} must have as many rows, got the shapes {x.shape} and {y.shape}"
+        )
+    return x, y
+
+
+def _numeric(x: Array, where: str) -> Array:
+    """Refuse what is no finite number."""
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{where} has type {x.dtype}, expected numbers")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        row = int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(1)))
+        raise DataError(f"{where} must be finite numbers, row {row} has another: leave out such rows")
+    return x
+
+
+def _task(name: str, task: str | None, y: Array, most: int | None) -> str:
+    """Whether classes are to be told apart, or numbers predicted; more different ones are no classes."""
+    if task is not None:
+        check_name("task", task, ("classes", "regression"))
+        if task == "regression" and y.dtype.kind not in "biuf":
+            raise DataError(f"{name}: a regression needs numbers to predict, got texts such as {y[0]!r}")
+        return task
+    if y.dtype.kind == "f":
+        return "regression"
+    few = most is None or len(np.unique(y)) <= most
+    return "classes" if few or y.dtype.kind not in "iu" else "regression"
+
+
+def _labels(name: str, y: Array) -> tuple[tuple[str, ...], int]:
+    """Names of classes, where they have some, and how many there are."""
+    y = _whole(y)
+    if y.dtype.kind == "f":
+        raise DataError(f"{name}: classes must be whole numbers or texts, got {y[y != np.round(y)][0]}")
+    values = np.unique(y)
+    if len(values) < 2:
+        raise DataError(f"{name}: there is one class only, {str(values[0])!r}: nothing can be learnt")
+    if y.dtype.kind in "iub" and np.array_equal(values, np.arange(len(values))):
+        return (), len(values)
+    return tuple(str(value) for value in values), len(values)
+
+
+def _whole(y: Array) -> Array:
+    """Whole numbers as such, also where they are written as 1.0."""
+    return y.astype(np.int64) if y.dtype.kind == "f" and (y == np.round(y)).all() else y
+
+
+# --- Tables ---
+
+
+class _Table:
+    """A file with names of columns in its first line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: is not a text in UTF-8 ({error})") from None
+        first = text.partition("\n")[0]
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
+        self.names = [name.strip() for name in next(reader, [])]
+        if not self.names or all(_is_number(name) for name in self.names):
+            raise DataError(f"{path}: its first line must name the columns, got {first[:60]!r}")
+        if double := [name for name in self.names if self.names.count(name) > 1]:
+            raise DataError(f"{path}: two columns are called {double[0]!r}")
+        rows, self.lines = [], []
+        for row in reader:
+            if not row or row == [""]:
+                continue
+            if len(row) != len(self.names):
+                raise DataError(
+                    f"{path}, line {reader.line_num}: {len(row)} values, expected {len(self.names)} as in "
+                    "the first line"
+                )
+            rows.append([value.strip() for value in row])
+            self.lines.append(reader.line_num)
+        if not rows:
+            raise DataError(f"{path}: has no rows below the names of its columns")
+        self.texts = dict(zip(self.names, map(list, zip(*rows, strict=True)), strict=True))
+
+    def encoded(
+        self, target: str | None, ignore: Sequence[str], categorical: Sequence[str]
+    ) -> tuple[dict[str, Array], tuple[Any, ...]]:
+        """Inputs and targets, and the columns."""
+        if target is None:
+            raise InputError(f"{self.path}: say which column is the target; it has {_some(self.names)}")
+        check_name(f"{self.path}: the target", target, self.names)
+        for name in (*ignore, *categorical):
+            check_name(f"{self.path}: a column", name, self.names)
+        inputs = [name for name in self.names if name != target and name not in ignore]
+        if not inputs:
+            raise DataError(f"{self.path}: no column is left beside the target {target!r}")
+        columns, parts = [], []
+        for name in inputs:
+            values = None if name in categorical else self._numbers(name, "name it in categorical")
+            categories = None if values is not None else self._categories(name)
+            columns.append((name, categories))
+            parts.append(self._one_hot(name, categories) if values is None else values[:, None])
+        if "" in self.texts[target]:
+            line = self.lines[self.texts[target].index("")]
+            raise DataError(f"{self.path}, line {line}: the target {target!r} is empty: leave out such lines")
+        y = self._numbers(target, "correct it")
+        if y is None:
+            y = np.array(self.texts[target])
+        elif all(re.fullmatch(r"[+-]?\d+", text) for text in self.texts[target]):
+            y = y.astype(np.int64)
+        return {"x": np.concatenate(parts, 1), "y": y}, tuple(columns)
+
+    def more(self, form: Form, targets: bool) -> tuple[Array, Array | None]:
+        """Rows of a form that is known."""
+        parts = []
+        for name, categories in form.columns:
+            self._check_there(name)
+            if categories is not None:
+                parts.append(self._one_hot(name, categories))
+                continue
+            values = self._numbers(name, "correct it", known=True)
+            assert values is not None
+            parts.append(values[:, None])
+        x = form.inputs(np.concatenate(parts, 1), self.path)
+        if not targets:
+            return x, None
+        self._check_there(form.target)
+        texts = self.texts[form.target]
+        if form.task == "regression":
+            return x, form.targets(self._numbers(form.target, "correct it", known=True), self.path)
+        return x, form.targets(np.array(texts) if form.labels else np.array(texts, np.int64), self.path)
+
+    def _check_there(self, name: str) -> None:
+        if name not in self.names:
+            raise DataError(
+                f"{self.path}: the column {name!r} of the run is missing; it has {_some(self.names)}"
+            )
+
+    def _numbers(self, name: str, advice: str, known: bool = False) -> Array | None:
+        """A column of numbers; None if it is of texts."""
+        texts = self.texts[name]
+        wrong = [i for i, text in enumerate(texts) if not _is_number(text)]
+        if not wrong:
+            return np.array([float(text) for text in texts])
+        if 2 * len(wrong) >= len(texts) and not known:
+            return None
+        raise DataError(
+            f"{self.path}, line {self.lines[wrong[0]]}: {texts[wrong[0]]!r} in the column {name!r}, whose "
+            f"other entries are numbers ({len(wrong)} such lines): {advice}, or leave out the lines"
+        )
+
+    def _categories(self, name: str) -> tuple[str, ...]:
+        found = sorted(set(self.texts[name]))
+        if all(re.fullmatch(r"[+-]?\d+,\d+", text) for text in found):
+            raise DataError(f"{self.path}: the column {name!r} has decimal commas: write points, 1.5")
+        if len(found) > _CATEGORIES:
+            raise DataError(
+                f"{self.path}: the column {name!r} has {len(found)} different texts, too many for "
+                f"categories: leave it out, with --ignore {name}"
+            )
+        return tuple(found)
+
+    def _one_hot(self, name: str, categories: Sequence[str] | None) -> Array:
+        places = {category: i for i, category in enumerate(categories or ())}
+        for line, text in zip(self.lines, self.texts[name], strict=True):
+            if text not in places:
+                raise DataError(
+                    f"{self.path}, line {line}: {text!r} in the column {name!r} is no category of the run; "
+                    f"it knows {_some(list(places))}"
+                )
+        return np.eye(len(places))[[places[text] for text in self.texts[name]]]
+
+
+def _is_number(text: str) -> bool:
+    """
+    >>> [_is_number(text) for text in ("-1.5e3", "NA", "", "inf")]
+    [True, False, False, False]
+    """
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _tuples(value: Any) -> Any:
+    """Lists of JSON as tuples, at any depth."""
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
