@@ -427,10 +427,8 @@ def seconds_to(goal: float, options: argparse.Namespace) -> Iterator[dict[str, A
 
 def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """All that is known, as tables for a page."""
-    for section in ("mlp", "gpt", "cnn"):
-        found = [row for row in rows if row["section"] == section]
-        if found:
-            yield from table(section, found)
+    for section in dict.fromkeys(row["section"] for row in rows if "curve" in row):
+        yield from table(section, [row for row in rows if row["section"] == section])
     times = [row for row in rows if row["section"] == "time"]
     if times:
         yield "\n| stages | backprop, ms | stream, a step, ms | stream, an update in stages / 2 parts, ms |"
@@ -449,7 +447,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def table(section: str, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What was learned, over stages and micro-batches: means over seeds, and their spread."""
-    measured = "validation loss" if section == "gpt" else "test accuracy, %"
+    measured = "validation loss" if section.startswith("gpt") else "test accuracy, %"
     parts = sorted({row["micro batches"] for row in rows if row["stages"]})
     yield f"\n{section}, {rows[0]['updates']} updates, {measured}; in brackets, batches in flight:\n"
     yield "| layers in stages | backprop, Adam | " + " | ".join(f"{m} micro-batches" for m in parts) + " |"
@@ -466,7 +464,7 @@ def mean(rows: Sequence[dict[str, Any]]) -> str:
     ends = [row["curve"][-1] for row in rows]
     if not ends:
         return ""
-    digits = 3 if rows[0]["section"] == "gpt" else 2
+    digits = 3 if rows[0]["section"].startswith("gpt") else 2
     spread = f" ± {statistics.stdev(ends):.{digits}f}" if len(ends) > 1 else ""
     return f"{statistics.mean(ends):.{digits}f}{spread}"
 

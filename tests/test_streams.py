@@ -4,6 +4,7 @@ one.
 Run as a program, with eight CPU devices, it says what streams on several of them do.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -174,6 +175,20 @@ def test_shared_parameters_and_wires_that_are_no_numbers():
     right, *_ = trained(optim.Accumulated(sgd(), 2), chain, params, batch)
     assert furthest(right, params) > 0.01
     assert furthest(found, right) < 1e-6
+
+
+@pytest.mark.parametrize(("make", "scale"), [(streams.transformer, 8), (streams.convolutional, 1)])
+def test_a_running_stream_of_blocks_asks_for_the_gradient(make, scale):
+    task = make(argparse.Namespace(tiny=True, updates=4, data=None))
+    params = jax.tree.map(lambda x: scale * x if x.ndim > 1 else x, task.start(jax.random.key(0)))
+    batch = jax.tree.map(jnp.asarray, task.prepare(task.data, jnp.arange(4), jax.random.key(1)))
+    stream = optim.Streamed(optim.ExtrapolatedProjections(outer=recorded()), stages=4, micro_batches=2)
+    _, state, _ = trained(stream, task.chain, params, batch, updates=6)
+    found, right = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+        for tree in (state.outer, jax.jit(jax.grad(task.chain))(params, batch))
+    )
+    assert found @ right / np.sqrt((found @ found) * (right @ right)) > 0.99999
 
 
 # --- Chains that are found ---
