@@ -281,6 +281,70 @@ def model_rows(machine: Machine) -> list[dict[str, Any]]:
     return rows
 
 
+def transformer(width: int, layers: int, length: int) -> Work:
+    """Blocks of attention over so many tokens."""
+    parameters = 12 * layers * width**2
+    products = 2 * parameters * length + 4 * layers * length**2 * width
+    return Work(
+        f"GPT {layers}x{width}, T={length}", parameters, layers * length * width, products, layers, layers
+    )
+
+
+DEEP = ((mlp(4096, 63), 8192), (transformer(4096, 64, 1024), 1024))
+"""Networks whose layers are divided over devices, each with a batch."""
+
+
+def streamed(work: Work, devices: int, batch: int, machine: Machine) -> dict[str, float]:
+    """Seconds of an update on many accelerators: data-parallel and pipelined backpropagation, and a stream.
+
+    Stages are as many as devices, up to that of layers; beyond, groups of devices have samples of their own.
+    There are half as many micro-batches as stages, with which a stream has four batches under way. A stream
+    makes four passes through its products, for it evaluates each stage again when it projects;
+    backpropagation makes three, and its pipeline fills and empties in every batch. About seven kernels for
+    each layer that is projected, and three for backpropagation.
+    """
+    stages = math.gcd(devices, work.layers)
+    groups, parts = devices // stages, max(1, stages // 2)
+    samples = batch / groups / parts
+    layers = work.layers / stages
+    link = machine.fast if devices <= machine.node else machine.slow
+    wire = 4 * work.values / work.layers * samples
+    send = machine.latency + wire / link if stages > 1 else 0.0  # up and down at the same time
+
+    def step(passes: int, kernels: int) -> float:
+        moved = 4 * (passes * 2 * work.values * samples + 2 * work.parameters) / stages
+        return machine.compute(passes * work.products * samples / stages, moved, math.ceil(kernels * layers))
+
+    sums = machine.sum_over(groups, 4 * work.parameters / stages)
+    alone = batch / devices
+    data = machine.compute(
+        3 * work.products * alone, 4 * (6 * work.values * alone + 2 * work.parameters), 3 * work.layers
+    )
+    return {
+        "stages": stages,
+        "micro batches": parts,
+        "data parallel": data + machine.sum_over(devices, 4 * work.parameters),
+        "pipeline": (parts + stages - 1) * (step(3, 3) + send) + sums,
+        "stream": parts * (step(4, 7) + send) + sums,
+    }
+
+
+def stream_rows(machine: Machine) -> list[str]:
+    """The model of streams, as a table for a page."""
+    lines = [
+        "\nmodelled ms of an update:\n",
+        "| | devices | stages | micro-batches | data-parallel | pipeline | stream |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for work, batch in DEEP:
+        for devices in MANY:
+            found = streamed(work, devices, batch, machine)
+            times = (f"{1e3 * found[name]:,.1f}" for name in ("data parallel", "pipeline", "stream"))
+            cells = (f"{work.name}, batch {batch:,}", f"{devices:,}", found["stages"], found["micro batches"])
+            lines.append("| " + " | ".join(map(str, (*cells, *times))) + " |")
+    return lines
+
+
 def draw(rows: list[dict[str, Any]], model: list[dict[str, Any]], path: Path) -> None:
     """Measured on the left, modelled on the right."""
     import matplotlib
@@ -339,6 +403,7 @@ def main(arguments: Sequence[str]) -> int:
             f"  projections {1e3 * row['projections']:>9.3f} ms  backprop {1e3 * row['backprop']:>9.3f} ms"
             f"  of it exchange {row['sent share']:>5.0%}"
         )
+    print("\n".join(stream_rows(machine)))
     if options.plot:
         draw(rows, model, options.plot)
     if options.json:

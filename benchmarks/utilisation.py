@@ -4,7 +4,9 @@ By schedule, for alternating projections and for backpropagation in a pipeline: 
 does as many operations a second as the other and sending takes no time. Of projections all nodes of a set
 work at once; what is left is that blocks of layers are not quite equal, and that the values at the start of
 an update are computed one layer after the other. A pipeline fills and empties in every batch, which leaves
-(d - 1) / (m + d - 1) of d devices idle with m micro-batches; GPipe and 1F1B differ in memory only.
+(d - 1) / (m + d - 1) of d devices idle with m micro-batches; GPipe and 1F1B differ in memory only. A stream
+(`pjax.optim.Streamed`) never fills nor empties: in every step all stages work, and only the largest keeps the
+others waiting, by what the ends of the network add to it.
 
 By the compiled programs on 1, 2, 4 and 8 virtual CPU devices: all devices run the same program, so that what
 each does in a step, times their number, is what the step takes; beyond the operations of one device it is
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scaling import DEVICES, account, in_words, prepared
+from benchmarks.scaling import DEVICES, account, collectives, in_words, prepared
 
 LAYERS, WIDTH, INPUTS, CLASSES, BATCH = 32, 64, 64, 10, 64
 STEPS = 50
@@ -130,6 +132,26 @@ def pipeline(forward: Sequence[float], devices: int, parts: int, *, early: bool 
     return spans
 
 
+def stream(forward: Sequence[float], devices: int, parts: int) -> list[Span]:
+    """An update of a stream that runs already: forwards, and backwards with the values found again.
+
+    Args:
+        forward: operations of each layer.
+        devices: how many.
+        parts: micro-batches.
+    """
+    cost = [work / parts for work in blocks(forward, devices)]
+    spans, now = [], 0.0
+    for _ in range(parts):
+        for device, work in enumerate(cost):
+            spans += [
+                Span(device, now, now + work, "forward"),
+                Span(device, now + work, now + 4 * work, "backward"),
+            ]
+        now += 4 * max(cost)
+    return spans
+
+
 def network() -> tuple[Any, tuple[Any, Any]]:
     """The network, and a batch."""
     import jax.numpy as jnp
@@ -173,6 +195,7 @@ def schedules(forward: list[float], sets: list[list[float]]) -> list[dict[str, A
         for parts in MICRO_BATCHES:
             found = [idle(pipeline(forward, devices, parts, early=early), devices) for early in (False, True)]
             row[f"pipeline {parts}"], row[f"1F1B {parts}"] = found
+            row[f"stream {parts}"] = idle(stream(forward, devices, parts), devices)
             row[f"formula {parts}"] = (devices - 1) / (parts + devices - 1)
         rows.append(row)
     return rows
@@ -206,6 +229,46 @@ def programs() -> list[dict[str, Any]]:
     return rows
 
 
+def streams() -> list[dict[str, Any]]:
+    """What each device does and sends in one step of a stream of the same network, by the compiler."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    import pjax
+    from pjax import optim
+
+    chain = optim.Chain(
+        first=lambda _, batch: batch[0],
+        layer=lambda _, own, x: jax.nn.relu(x @ own["w"] + own["b"]),
+        last=lambda rest, x, batch: pjax.cross_entropy(x @ rest["out"], batch[1]),
+    )
+    layers = {"w": jnp.zeros((LAYERS, WIDTH, WIDTH)), "b": jnp.zeros((LAYERS, WIDTH))}
+    params = {"layers": layers, "out": jnp.zeros((WIDTH, CLASSES))}
+    batch = network()[1]
+    rows: list[dict[str, Any]] = []
+    for devices in DEVICES:
+        mesh = jax.make_mesh(
+            (devices,), ("stages",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices]
+        )
+        optimizer = optim.Streamed(
+            optim.ExtrapolatedProjections(),
+            stages=LAYERS,
+            micro_batches=1,
+            sharding=NamedSharding(mesh, PartitionSpec("stages")) if devices > 1 else None,
+        )
+        placed = optimizer.place(chain, params)
+        state = optimizer.init(chain, placed, batch=batch)
+        update = jax.jit(lambda p, s, b, optimizer=optimizer: optimizer.update(chain, p, s, batch=b))
+        _, state, _ = update(placed, state, batch)
+        compiled = update.lower(placed, state, batch).compile()
+        each = compiled.cost_analysis()["flops"]
+        share = (rows[0]["operations"] if rows else each) / (devices * each)
+        sent = collectives(compiled.as_text())
+        rows.append({"devices": devices, "operations": each, "share": share, "sent": sent})
+    return rows
+
+
 def draw(forward: list[float], sets: list[list[float]], rows: list[dict[str, Any]], path: Path) -> None:
     """Timelines of eight devices, and how much of the time devices wait."""
     import matplotlib
@@ -218,12 +281,13 @@ def draw(forward: list[float], sets: list[list[float]], rows: list[dict[str, Any
     shown = {
         f"backpropagation, GPipe, {parts} micro-batches": pipeline(forward, devices, parts),
         f"backpropagation, 1F1B, {parts} micro-batches": pipeline(forward, devices, parts, early=True),
+        f"a stream, {parts} micro-batches": stream(forward, devices, parts),
         "alternating projections: the start of an update, and its first four steps": projections(
             forward, sets, devices, 4
         ),
     }
-    figure = plt.figure(figsize=(13, 5.6), layout="constrained")
-    grid = figure.add_gridspec(3, 2, width_ratios=(2.2, 1))
+    figure = plt.figure(figsize=(13, 7), layout="constrained")
+    grid = figure.add_gridspec(4, 2, width_ratios=(2.2, 1))
     for place, (title, spans) in enumerate(shown.items()):
         axis = figure.add_subplot(grid[place, 0])
         axis.set_facecolor("#ececec")
@@ -242,8 +306,9 @@ def draw(forward: list[float], sets: list[list[float]], rows: list[dict[str, Any
     axis.set_xlabel("time, in M operations of a device", fontsize=9)
     axis = figure.add_subplot(grid[:, 1])
     lines = {f"pipeline, {parts} micro-batches": f"pipeline {parts}" for parts in MICRO_BATCHES}
+    lines |= {f"stream, {MICRO_BATCHES[0]} micro-batches": f"stream {MICRO_BATCHES[0]}"}
     lines |= {f"projections, {STEPS} steps with their start": "update", "projections, steps": "steps"}
-    for (label, name), style in zip(lines.items(), ("s--", "s--", "s--", "o-", "o-"), strict=True):
+    for (label, name), style in zip(lines.items(), ("s--", "s--", "s--", "^-", "o-", "o-"), strict=True):
         axis.plot([row["devices"] for row in rows], [100 * row[name] for row in rows], style, label=label)
     axis.set_xlabel("devices")
     axis.set_title("idle, % of the time of all devices", fontsize=10, loc="left")
@@ -267,15 +332,24 @@ def main(arguments: Sequence[str]) -> int:
             f"{row['devices']:>2} devices  projections: steps {row['steps']:.1%}, {STEPS} with their start"
             f" {row['update']:.1%}  pipeline: {waits}"
         )
-    compiled = programs()
-    print("By the compiled programs, in one step:")
-    for row in compiled:
-        print(
-            f"{row['devices']:>2} devices  {row['operations'] / 1e6:>8.2f} M operations each"
-            f"  useful {row['share']:>6.1%}  sends {in_words(row['sent'])}"
+        beside = "  ".join(
+            f"{parts} parts: GPipe {1 - row[f'pipeline {parts}']:.1%}, 1F1B {1 - row[f'1F1B {parts}']:.1%},"
+            f" stream {1 - row[f'stream {parts}']:.1%}"
+            for parts in MICRO_BATCHES
         )
+        print(f"{row['devices']:>2} devices  at work, {beside}")
+    compiled, streaming = programs(), streams()
+    for name, found in (("alternating projections", compiled), ("a stream", streaming)):
+        print(f"By the compiled programs, in one step of {name}:")
+        for row in found:
+            print(
+                f"{row['devices']:>2} devices  {row['operations'] / 1e6:>8.2f} M operations each"
+                f"  useful {row['share']:>6.1%}  sends {in_words(row['sent'])}"
+            )
     if options.plot:
         draw(forward, sets, rows, options.plot)
     if options.json:
-        options.json.write_text(json.dumps({"schedules": rows, "programs": compiled}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"schedules": rows, "programs": compiled, "streams": streaming}, indent=1) + "\n"
+        )
     return 0

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from benchmarks.utilisation import blocks, idle, pipeline, projections
+from benchmarks.utilisation import blocks, idle, pipeline, projections, schedules, stream
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -26,6 +26,21 @@ def test_projections_wait_for_the_largest_block_and_for_the_start():
     assert idle(projections(still, [[1.0] * 6], 4, 1), 4) == pytest.approx(1 - 6 / 8)
     # Of four devices one at a time at the start, then all of them.
     assert idle(projections([1.0] * 4, [[1.0] * 4], 4, 6), 4) == pytest.approx(1 - (4 + 24) / (16 + 24))
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_a_stream_waits_for_its_largest_stage_only(devices):
+    assert idle(stream([1.0] * 2 * devices, devices, 4), devices) == pytest.approx(0)
+    uneven = [1.0] * (2 * devices - 1) + [2.0]  # the last stage has half as much again
+    assert idle(stream(uneven, devices, 4), devices) == pytest.approx(1 - (2 + 1 / devices) / 3)
+
+
+def test_a_stream_works_where_pipelines_wait():
+    forward = [2.0 * 64 * 64 * 64] * 32 + [2.0 * 64 * 64 * 10]
+    for row in schedules(forward, [[1.0] * 32]):
+        for parts in (4, 16, 64):
+            assert 1 - row[f"stream {parts}"] >= 0.95
+            assert row[f"stream {parts}"] <= min(row[f"pipeline {parts}"], row[f"1F1B {parts}"])
 
 
 def test_blocks_are_as_equal_as_can_be():

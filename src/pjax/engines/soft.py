@@ -48,12 +48,12 @@ def sweep(problem: Problem, softness: float, reach: float) -> dict[int, jax.Arra
         reach: the length of the step that targets ask for, next to the size of the predictions. What comes of
             it is divided by that length.
     """
-    asked, step = _asked(problem, reach)
+    asked, step = asked_by_targets(problem, reach)
     found = _sweep(problem, softness, asked)
     return {v: move / step for v, move in found.items()}
 
 
-def _asked(problem: Problem, reach: float) -> tuple[dict[int, jax.Array], jax.Array]:
+def asked_by_targets(problem: Problem, reach: float) -> tuple[dict[int, jax.Array], jax.Array]:
     """What the targets ask of what they read, and by which factor that is smaller than what they want."""
     wanted: dict[int, jax.Array] = {}
     sizes = []
@@ -80,12 +80,18 @@ SHORT = 1e-4
 """Predictions are taken for at least as large: a network may start with none."""
 
 
-def _sweep(problem: Problem, softness: float, wanted: dict[int, jax.Array]) -> dict[int, jax.Array]:
-    """What is asked of parameters, given what is asked of some nodes."""
+def answered(problem: Problem, softness: float, wanted: dict[int, jax.Array]) -> dict[int, jax.Array]:
+    """What is asked of those parameters of which something is, given what is asked of some nodes."""
     for node in reversed(problem.graph.nodes):
         if node.is_parameter or node.index not in wanted:
             continue
         problem.send(node.index, _ask(problem, node, wanted.pop(node.index), softness), to=wanted)
+    return wanted
+
+
+def _sweep(problem: Problem, softness: float, wanted: dict[int, jax.Array]) -> dict[int, jax.Array]:
+    """What is asked of parameters, given what is asked of some nodes."""
+    wanted = answered(problem, softness, wanted)
     still = {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.parameters}
     return {v: wanted.get(v, zero) for v, zero in still.items()}
 

@@ -81,6 +81,7 @@ def build_graph(
     outputs: int,
     *,
     keep_loops: bool = False,
+    losses: bool = True,
 ) -> Graph:
     """The graph of a jaxpr whose inputs are parameters.
 
@@ -91,17 +92,20 @@ def build_graph(
         names: of the parameters.
         outputs: how many of the jaxpr's outputs, the first ones, are losses.
         keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
+        losses: whether the outputs are losses; otherwise values of which something will be asked.
     """
     plain: set[int] = set()
     while True:
         try:
-            return _build(jaxpr, names, outputs, keep_loops, plain)
+            return _build(jaxpr, names, outputs, keep_loops, plain, losses)
         except _NoTargetError as found:
             plain |= found.equations
 
 
-def _build(jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, keep_loops: bool, plain: set[int]) -> Graph:
-    builder = Builder(keep_loops, plain)
+def _build(
+    jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, keep_loops: bool, plain: set[int], losses: bool
+) -> Graph:
+    builder = Builder(keep_loops, plain, targets=losses)
     constants = itertools.count()
 
     def constant(var: Any) -> Expr:
@@ -118,6 +122,8 @@ def _build(jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, keep_loops: boo
     wanted = [i < outputs for i in range(len(jaxpr.outvars))]
     found = [out for out in builder.run(jaxpr, env, wanted)[:outputs] if out is not None]
     builder.refuse_missing()
+    if not losses:
+        return simplified(builder.nodes, leaves, found)
     found = builder.as_losses(found)
     if not any(out.after for out in found):
         if builder.empty:

@@ -84,14 +84,15 @@ def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Tra
     return Traced(closed.jaxpr, (*closed.consts, *inside), names, len(shapes[0]), structure)
 
 
-def build(traced: Traced, *, keep_loops: bool = False) -> Graph:
+def build(traced: Traced, *, keep_loops: bool = False, losses: bool = True) -> Graph:
     """Turn what was read into a graph.
 
     Args:
         traced: what was read.
         keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
+        losses: whether it ends in losses; otherwise in values of which something will be asked.
     """
-    graph = build_graph(traced.jaxpr, traced.names, traced.outputs, keep_loops=keep_loops)
+    graph = build_graph(traced.jaxpr, traced.names, traced.outputs, keep_loops=keep_loops, losses=losses)
     for node in graph.nodes:
         for i, wire in enumerate(node.inputs):
             if not math.prod(wire.shape):

@@ -599,7 +599,7 @@ class Program:
             for leaf, move in zip(leaves, self.partition.graph.per_leaf(moves), strict=True)
         ]
         params, gradient = (jax.tree.unflatten(treedef, x) for x in (leaves, gradient))
-        more = {"value": loss, "grad": gradient} if _takes_more(transformation) else {}
+        more = {"value": loss, "grad": gradient} if takes_more(transformation) else {}
         updates, outer = transformation.update(gradient, outer, params, **more)
         new = [
             (leaf + update).astype(jnp.result_type(leaf))
@@ -608,7 +608,7 @@ class Program:
         return new, outer
 
 
-def _takes_more(transformation: Any) -> bool:
+def takes_more(transformation: Any) -> bool:
     """Whether an optax transformation takes further arguments, such as the loss."""
     parameters = inspect.signature(transformation.update).parameters.values()
     return any(p.kind is p.VAR_KEYWORD for p in parameters)

@@ -1,0 +1,371 @@
+"""Functions that are chains: something first, equal layers one after the other, something last.
+
+One can write them so, or have the layers found in any function: as the steps of its longest `lax.scan`, or
+else as equal blocks of equations between which a single wire passes.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+from pjax.errors import InputError
+from pjax.graph import jaxprs
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """A function of parameters and a batch that is a chain of equal layers between two ends.
+
+    Its parameters are a dictionary; those of all layers are its entry ``layers``, every array with the layers
+    along its first axis. All others, the *rest*, are those of the ends, and what layers share.
+
+    Args:
+        first: from the rest and a batch to the wires that the first layer reads: any pytree of arrays.
+        layer: from the rest, the parameters of one layer and its wires to those of the next, of the same
+            shapes and types.
+        last: from the rest, the wires that the last layer returns and a batch to losses.
+
+    >>> import jax.numpy as jnp
+    >>> chain = Chain(
+    ...     first=lambda rest, batch: batch[0],
+    ...     layer=lambda rest, own, x: x + jnp.tanh(x @ own),
+    ...     last=lambda rest, x, batch: ((x @ rest["v"] - batch[1]) ** 2).mean(),
+    ... )
+    >>> params = {"layers": jnp.zeros((8, 2, 2)), "v": jnp.ones((2, 1))}
+    >>> float(chain(params, (jnp.ones((4, 2)), jnp.ones((4, 1)))))
+    1.0
+    """
+
+    first: Callable[[Any, Any], Any]
+    layer: Callable[[Any, Any, Any], Any]
+    last: Callable[[Any, Any, Any], Any]
+
+    def __call__(self, params: Any, batch: Any) -> Any:
+        """The function as a whole, for any other optimiser."""
+        rest, layers = self.split(params)
+        wires = self.first(rest, batch)
+        wires, _ = jax.lax.scan(lambda x, one: (self.layer(rest, one, x), None), wires, layers)
+        return self.last(rest, wires, batch)
+
+    def split(self, params: Any) -> tuple[Any, Any]:
+        """The rest, and the stacks of the layers' parameters."""
+        if not isinstance(params, dict) or not jax.tree.leaves(params.get("layers")):
+            raise InputError(
+                "the parameters of a chain are a dictionary in which 'layers' are those of all layers,"
+                f" stacked; got {type(params).__name__}"
+                + (f" of {sorted(params)}" if isinstance(params, dict) else "")
+            )
+        return {k: v for k, v in params.items() if k != "layers"}, params["layers"]
+
+    def join(self, rest: Any, layers: Any) -> Any:
+        """The opposite of `split`, also for what is asked of parameters."""
+        return {**rest, "layers": layers}
+
+    def number(self, params: Any) -> int:
+        """Of layers."""
+        _, layers = self.split(params)
+        sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(layers)}
+        if len(sizes) != 1 or () in sizes:
+            raise InputError(
+                f"the arrays of 'layers' must agree in the length of their first axis; got {sorted(sizes)}"
+            )
+        return sizes.pop()[0]
+
+    @staticmethod
+    def check_layer(given: Any, found: Any) -> None:
+        """Refuse a layer that returns something else than the next one takes."""
+        shapes = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree) for tree in (given, found)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"a layer of a chain must return what the next one takes: it got {shapes[0]}, and returned"
+                f" {shapes[1]}. What differs belongs to first or last"
+            )
+
+
+# --- Chains that are found ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found(Chain):
+    """A chain in a function of any parameters. The rest and the layers are lists of arrays."""
+
+    length: int
+    program: "_Program"
+    own: tuple[tuple[int, ...], ...]
+    """For each array of a layer, the places of the parameters that it is stacked of; one: it is a stack."""
+
+    def split(self, params: Any) -> tuple[Any, Any]:
+        leaves = jax.tree.leaves(params)
+        taken = {i for places in self.own for i in places}
+        layers = [
+            leaves[places[0]] if len(places) == 1 else jnp.stack([leaves[i] for i in places])
+            for places in self.own
+        ]
+        return [leaf for i, leaf in enumerate(leaves) if i not in taken], layers
+
+    def join(self, rest: Any, layers: Any) -> Any:
+        found: dict[int, Any] = {}
+        for places, stack in zip(self.own, layers, strict=True):
+            found |= {places[0]: stack} if len(places) == 1 else dict(zip(places, stack, strict=True))
+        others = iter(rest)
+        leaves = [found[i] if i in found else next(others) for i in range(self.program.parameters.num_leaves)]
+        return jax.tree.unflatten(self.program.parameters, leaves)
+
+    def number(self, params: Any) -> int:  # noqa: ARG002 - known
+        return self.length
+
+
+def chain_of(fn: Callable[[Any, Any], Any], params: Any, batch: Any) -> Chain:
+    """A function as a chain.
+
+    Args:
+        fn: a `Chain`, which is returned as it is, or any function of parameters and a batch.
+        params: its parameters; only their shapes count.
+        batch: likewise.
+    """
+    if isinstance(fn, Chain):
+        return fn
+    program = _program(fn, params, batch)
+    found = _from_scan(program) or _from_blocks(program)
+    if found is None:
+        raise InputError(
+            "no chain was found in the function: neither a jax.lax.scan over layers nor equal blocks between"
+            " which one array passes. Say what its layers are: pjax.optim.Chain(first, layer, last)"
+        )
+    return found
+
+
+class _Program(NamedTuple):
+    """A function as a flat list of equations."""
+
+    parameters: Any
+    """The tree of the parameters."""
+    invars: tuple[Any, ...]
+    """Parameters, then arrays of the batch."""
+    constants: Mapping[Any, Any]
+    equations: tuple[jex.JaxprEqn, ...]
+    outputs: tuple[Any, ...]
+    depends: Mapping[Any, tuple[bool, bool]]
+    """Of each variable, whether it depends on parameters, and whether on the batch."""
+
+    @property
+    def leaves(self) -> tuple[Any, ...]:
+        return self.invars[: self.parameters.num_leaves]
+
+    def on(self, var: Any) -> tuple[bool, bool]:
+        return (False, False) if isinstance(var, jex.Literal) else self.depends.get(var, (False, False))
+
+    def needed(self, wanted: Iterable[Any], known: Iterable[Any]) -> list[jex.JaxprEqn]:
+        """The equations from some variables to others."""
+        known, wanted, found = set(known), set(_variables(wanted)), []
+        wanted -= known
+        for eqn in reversed(self.equations):
+            if wanted.intersection(eqn.outvars):
+                found.append(eqn)
+                wanted.update(set(_variables(eqn.invars)) - known)
+        return found[::-1]
+
+    def evaluate(self, wanted: Sequence[Any], known: Mapping[Any, Any]) -> list[Any]:
+        """The values of some variables, given those of others."""
+        values = {**self.constants, **known}
+
+        def value(var: Any) -> Any:
+            return var.val if isinstance(var, jex.Literal) else values[var]
+
+        for eqn in self.needed(wanted, known):
+            found = jaxprs.bind(eqn, *map(value, eqn.invars))
+            values.update((v, x) for v, x in zip(eqn.outvars, found, strict=True) if v not in known)
+        return [value(var) for var in wanted]
+
+    def given(self, rest: Sequence[Any], own: Iterable[int], batch: Any = None) -> dict[Any, Any]:
+        """The variables of parameters that belong to no layer, and of the batch, with their values."""
+        taken = set(own)
+        others = [var for i, var in enumerate(self.leaves) if i not in taken]
+        known = dict(zip(others, rest, strict=True))
+        if batch is not None:
+            known |= zip(self.invars[self.parameters.num_leaves :], jax.tree.leaves(batch), strict=True)
+        return known
+
+
+def _aval(var: Any) -> Any:
+    return var.aval
+
+
+def _variables(variables: Iterable[Any]) -> Iterable[Any]:
+    return (v for v in variables if not isinstance(v, jex.Literal))
+
+
+def _program(fn: Callable[[Any, Any], Any], params: Any, batch: Any) -> _Program:
+    flat, tree = jax.tree.flatten((params, batch))
+
+    def plain(*leaves: Any) -> list[Any]:
+        return jax.tree.leaves(fn(*jax.tree.unflatten(tree, leaves)))
+
+    closed = jax.make_jaxpr(plain)(*flat)
+    # Once more, without functions inside of functions.
+    closed = jax.make_jaxpr(lambda *leaves: jaxprs.evaluate(closed.jaxpr, closed.consts, leaves, {}))(*flat)
+    jaxpr = closed.jaxpr
+    parameters: Any = jax.tree.structure(params)
+    depends = {v: (i < parameters.num_leaves, i >= parameters.num_leaves) for i, v in enumerate(jaxpr.invars)}
+    for eqn in jaxpr.eqns:
+        on = [depends.get(v, (False, False)) for v in _variables(eqn.invars)]
+        depends |= dict.fromkeys(eqn.outvars, (any(p for p, _ in on), any(b for _, b in on)))
+    constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    return _Program(
+        parameters, tuple(jaxpr.invars), constants, tuple(jaxpr.eqns), tuple(jaxpr.outvars), depends
+    )
+
+
+def _from_scan(program: _Program) -> Chain | None:
+    """The steps of the longest scan through which batch and parameters go, as layers."""
+    used = program.needed(program.outputs, program.invars)
+    scans = [
+        eqn
+        for eqn in used
+        if eqn.primitive.name == "scan"
+        and eqn.params["length"] > 1
+        and any(all(program.on(v)) for v in eqn.outvars)
+    ]
+    if not scans:
+        return None
+    scan = max(scans, key=lambda eqn: eqn.params["length"])
+    length, reverse = scan.params["length"], scan.params["reverse"]
+    fixed, carry = jaxprs.scan_counts(scan)
+    step = jaxprs.function(scan.params["jaxpr"], {})
+    places = {var: i for i, var in enumerate(program.leaves)}
+    reads = [v for eqn in used for v in _variables(eqn.invars)] + list(_variables(program.outputs))
+    own = [v for v in scan.invars[fixed + carry :] if v in places and reads.count(v) == 1]
+    own_places = tuple((places[v],) for v in own)
+    taken = [i for (i,) in own_places]
+    others = [v for v in (*scan.invars[:fixed], *scan.invars[fixed + carry :]) if v not in own]
+    carried = [v for v in others if program.on(v)[1]]  # what comes from the batch goes along
+    shared = [v for v in others if not program.on(v)[1]]  # what does not is found again
+    rows = {id(v) for v in scan.invars[fixed + carry :]}
+
+    def first(rest: Any, batch: Any) -> Any:
+        start = scan.invars[fixed : fixed + carry]
+        values = program.evaluate([*start, *carried], program.given(rest, taken, batch))
+        state = [jnp.asarray(x, _aval(v).dtype) for x, v in zip(values, start, strict=False)]
+        outs = [jnp.zeros(_aval(v).shape, _aval(v).dtype) for v in scan.outvars[carry:]]
+        return jnp.zeros((), jnp.int32), state, values[carry:], outs
+
+    def layer(rest: Any, layers: Any, wires: Any) -> Any:
+        number, state, along, outs = wires
+        at = length - 1 - number if reverse else number
+        values = dict(zip(map(id, carried), along, strict=True))
+        values |= zip(map(id, shared), program.evaluate(shared, program.given(rest, taken)), strict=True)
+        values = {
+            v: jax.lax.dynamic_index_in_dim(x, at, 0, False) if v in rows else x for v, x in values.items()
+        }
+        values |= zip(map(id, own), layers, strict=True)
+        given = [*(values[id(v)] for v in scan.invars[:fixed]), *state]
+        found = step(*given, *(values[id(v)] for v in scan.invars[fixed + carry :]))
+        outs = [
+            jax.lax.dynamic_update_index_in_dim(ys, y, at, 0)
+            for ys, y in zip(outs, found[carry:], strict=True)
+        ]
+        return number + 1, found[:carry], along, outs
+
+    def last(rest: Any, wires: Any, batch: Any) -> Any:
+        _, state, _, outs = wires
+        known = program.given(rest, taken, batch) | dict(zip(scan.outvars, [*state, *outs], strict=True))
+        return program.evaluate(program.outputs, known)
+
+    return _Found(first, layer, last, length, program, own_places)
+
+
+def _from_blocks(program: _Program) -> Chain | None:
+    """The longest run of equal blocks, between each of which one array passes."""
+    wires = _cuts(program)
+    keys = [_block_key(program, a, b) for a, b in itertools.pairwise(wires)]
+    best, start, period = 0, 0, 0
+    for p in range(1, len(keys) // 2 + 1):
+        run = 0
+        for i in range(len(keys) - p):
+            run = run + 1 if keys[i] == keys[i + p] else 0
+            count = run // p + 1
+            if count > 1 and count * p > best:
+                best, start, period = count * p, i - run + 1, p
+    if not best:
+        return None
+    cuts = wires[start : start + best + 1 : period]
+    slots = list(zip(*(_parameters_between(program, a, b) for a, b in itertools.pairwise(cuts)), strict=True))
+    places = {var: i for i, var in enumerate(program.leaves)}
+    varying = [k for k, slot in enumerate(slots) if len(set(slot)) > 1]
+    own = tuple(tuple(places[v] for v in slots[k]) for k in varying)
+    taken = [i for group in own for i in group]
+    ends = program.needed([cuts[0]], program.invars) + program.needed(
+        program.outputs, [*program.invars, cuts[-1]]
+    )
+    elsewhere = {places[v] for eqn in ends for v in _variables(eqn.invars) if v in places}
+    if len(set(taken)) != len(taken) or elsewhere & set(taken) or not _alike(cuts):
+        return None
+
+    def first(rest: Any, batch: Any) -> Any:
+        return program.evaluate([cuts[0]], program.given(rest, taken, batch))[0]
+
+    def layer(rest: Any, layers: Any, wire: Any) -> Any:
+        mine = {slots[k][0]: leaf for k, leaf in zip(varying, layers, strict=True)}
+        return program.evaluate([cuts[1]], {**program.given(rest, taken), **mine, cuts[0]: wire})[0]
+
+    def last(rest: Any, wire: Any, batch: Any) -> Any:
+        return program.evaluate(program.outputs, {**program.given(rest, taken, batch), cuts[-1]: wire})
+
+    return _Found(first, layer, last, len(cuts) - 1, program, own)
+
+
+def _alike(wires: Sequence[Any]) -> bool:
+    return len({(_aval(v).shape, _aval(v).dtype) for v in wires}) == 1
+
+
+def _cuts(program: _Program) -> list[Any]:
+    """The variables through which all passes that depends on both parameters and the batch."""
+    equations = program.needed(program.outputs, program.invars)
+    last_read = {v: i for i, eqn in enumerate(equations) for v in _variables(eqn.invars)}
+    last_read |= dict.fromkeys(_variables(program.outputs), len(equations))
+    crossing: set[Any] = set()
+    found: list[Any] = []
+    for i, eqn in enumerate(equations):
+        crossing |= {v for v in eqn.outvars if all(program.on(v)) and last_read.get(v, -1) > i}
+        crossing = {v for v in crossing if last_read[v] > i}
+        if len(crossing) == 1 and crossing != set(found[-1:]):
+            found += crossing
+    return found
+
+
+def _parameters_between(program: _Program, a: Any, b: Any) -> list[Any]:
+    """The parameters that are read between two wires, in the order in which they are."""
+    leaves = set(program.leaves)
+    read = (v for eqn in program.needed([b], [a]) for v in _variables(eqn.invars))
+    return list(dict.fromkeys(v for v in read if v in leaves))
+
+
+def _block_key(program: _Program, a: Any, b: Any) -> Any:
+    """The same for blocks of equations that do the same; one of its own where they read the batch."""
+    leaves = set(program.leaves)
+    numbers: dict[Any, int] = {a: 0}
+
+    def name(var: Any) -> Any:
+        if isinstance(var, jex.Literal):
+            return ("literal", jaxprs.freeze(var.val), str(var.aval))
+        kind = "parameter" if var in leaves else "constant" if var in program.constants else "value"
+        return (kind, var if kind == "constant" else numbers.setdefault(var, len(numbers)), str(var.aval))
+
+    equations = program.needed([b], [a])
+    if any(
+        v != a and program.on(v)[1] and not program.on(v)[0] for e in equations for v in _variables(e.invars)
+    ):
+        return object()
+    return (
+        name(a)[2],
+        tuple(
+            (e.primitive.name, tuple(map(name, e.invars)), jaxprs.params_key(e), tuple(map(name, e.outvars)))
+            for e in equations
+        ),
+        name(b),
+    )
