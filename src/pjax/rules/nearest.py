@@ -205,7 +205,9 @@ def _pieces(curve: Curve, rays: _Rays, size: jax.Array) -> tuple[jax.Array, jax.
         lost = (jnp.isnan(a1) & jnp.isnan(a2)) | (jnp.minimum(jnp.abs(known), jnp.abs(ahead)) >= most)
         near = jnp.where(lost | (i < 3), np.inf, near)
         low, here, high = cost(t1, a1), cost(t2, a2), cost(t3, a3)
-        dip = (here <= low) & (here <= high) & (i > _COUNTS[0] + 3)
+        # Of dips that are nearer to the origin than to their centre the points about the origin know more.
+        own = jnp.abs(t2 - rays.inner) <= jnp.abs(t2)
+        dip = (here <= low) & (here <= high) & own & (i > _COUNTS[0] + 3)
         about = jnp.asarray(np.arange(t2.shape[1]) == 0).reshape(-1, *[1] * size.ndim)
         point = jnp.where(dip, here - _deeper(flat, (t3 - t2) / size, here - low, high - here), here)
         point = jnp.where(about | dip, point, np.inf)
