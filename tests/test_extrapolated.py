@@ -415,6 +415,12 @@ class TestOuter:
         with pytest.raises(pjax.PjaxError, match=r"such as DouglasRachford\(\); got"):
             optim.Outer(optim.DouglasRachford, optax.sgd(0.1))
 
+    def test_tools_take_it(self):
+        method = optim.Outer(optim.AlternatingProjections(steps_per_update=2), optax.sgd(1.0))
+        assert "no NaN" in str(pjax.debug.locate_nan(self.LOSS, self.PARAMS, method))
+        assert pjax.debug.violations(self.LOSS, self.PARAMS, method, steps=2)
+        assert pjax.solve(self.LOSS, self.PARAMS, method, max_steps=500).converged
+
     def test_equal_ones_are_equal(self):
         rate = optax.sgd(0.1)
         one, other = (optim.Outer(optim.DouglasRachford(check=False), rate) for _ in range(2))
