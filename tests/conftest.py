@@ -8,6 +8,7 @@ import pytest
 
 from pjax import devices as _devices
 from pjax.graph import equations
+from pjax.optim import solver as _solver
 from pjax.rules import registry as _registry
 
 
@@ -39,6 +40,14 @@ def quick_compilation() -> Iterator[None]:
         yield
     jax.config.update("jax_disable_most_optimizations", False)
     jax.clear_caches()
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[object, object]:
+    """The compiled programs: none to begin with."""
+    empty = type(_solver._PROGRAMS)()
+    monkeypatch.setattr(_solver, "_PROGRAMS", empty)
+    return empty
 
 
 @pytest.fixture
