@@ -74,9 +74,7 @@ class Task:
 
         def one(batch: Batch) -> jax.Array:
             rest, layers = self.chain.split(params)
-            x = self.first(rest, batch[0])
-            x, _ = jax.lax.scan(lambda x, own: (self.layer(rest, own, x), None), x, layers)
-            logits = self.head(rest, x)
+            logits = self.head(rest, self.chain.through(rest, layers, self.first(rest, batch[0])))
             if self.accuracy:
                 return 100.0 * (logits.argmax(-1) == batch[1]).mean()
             return optax.softmax_cross_entropy_with_integer_labels(logits, batch[1]).mean()

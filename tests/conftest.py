@@ -1,7 +1,12 @@
 """Fixtures that several test files share."""
 
-from collections.abc import Iterator
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -40,6 +45,26 @@ def quick_compilation() -> Iterator[None]:
         yield
     jax.config.update("jax_disable_most_optimizations", False)
     jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def said_by() -> Callable[[str, int], Any]:
+    """What a module of tests prints, as JSON, in a process with so many CPU devices."""
+
+    def said(module: str, devices: int) -> Any:
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+        done = subprocess.run(
+            [sys.executable, "-m", module],
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, "XLA_FLAGS": flags},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout)
+
+    return said
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 import pjax
 from pjax import optim
 from pjax.experiments import models
-from pjax.optim import solver as _solver
 from pjax.rules import Max, max
 from pjax.rules.kernels import maximum as max_kernel
 
@@ -114,9 +113,9 @@ def test_axes_behind_the_vector(behind, sign, monkeypatch):
     np.testing.assert_allclose(found_back, back, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("programs")
 def test_programs_for_a_gpu_have_the_kernel(monkeypatch):
     monkeypatch.setattr(max_kernel, "FEWEST", 1)
-    monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())
     model = models.make("cnn", (9, 8, 1), (8, 8), 3)
     x, y = numbers(3, 9, 8, 1), jnp.arange(3)
     params = model.init(jax.random.key(0))

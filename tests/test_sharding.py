@@ -1,11 +1,5 @@
 """A batch, layers or time over several devices, and groups of samples that work apart."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,19 +14,9 @@ ONE = jax.make_mesh((1,), ("layers",), axis_types=(AxisType.Auto,))
 
 
 @pytest.fixture(scope="module")
-def report():
+def report(said_by):
     """What `sharded.py` says in a process with four CPU devices."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sharded"],
-        cwd=Path(__file__).parents[1],
-        env={**os.environ, "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return said_by("tests.sharded", 4)
 
 
 def test_several_devices_do_what_one_does(report):

@@ -210,10 +210,10 @@ def test_a_solver_does_the_same(make, consensus, monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
 
 
+@pytest.mark.usefixtures("programs")
 @pytest.mark.parametrize("make", [mlp, rnn])
 def test_programs_for_a_gpu_have_the_kernel(make, monkeypatch):
     monkeypatch.setattr(split_kernel, "FEWEST", 0)
-    monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())
     params, loss = make()
     solver = optim.DouglasRachford(steps_per_update=2)
     traced = jax.jit(lambda p: update(solver, loss, p)).trace(params)

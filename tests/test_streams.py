@@ -6,10 +6,6 @@ Run as a program, with eight CPU devices, it says what streams on several of the
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -329,19 +325,9 @@ def test_the_model_of_many_accelerators():
 
 
 @pytest.fixture(scope="module")
-def report():
+def report(said_by):
     """What this file says in a process with eight CPU devices."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.test_streams"],
-        cwd=Path(__file__).parents[1],
-        env={**os.environ, "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return said_by("tests.test_streams", 8)
 
 
 def test_stages_on_several_devices_do_what_they_do_on_one(report):

@@ -1,6 +1,6 @@
 """Looks at inputs before work begins, so that errors speak of what the user gave."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -68,3 +68,12 @@ def check_mesh(arrays: Iterable[Any]) -> None:
                 " it to the compiler how results are divided: make the mesh with"
                 " jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))"
             )
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of some names, and how many there are more.
+
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -66,11 +66,14 @@ def sum_apart(x: jax.Array) -> jax.Array:
     return end_kernel((end_kernel(x) if x.size <= 2**20 else x).sum(-1))
 
 
-def sum_in_parts(x: jax.Array, parts: int) -> jax.Array:
+def sum_in_parts(x: jax.Array) -> jax.Array:
     """The sums over the last axis, where it is not the last in memory: on a GPU, of some parts of it first.
 
     A GPU sums columns with few threads each.
     """
+    parts = divisor(x.shape[-1], x.shape[-1] // 32)
+    if parts == 1:
+        return sum_apart(x)
     return end_kernel(x.reshape(*x.shape[:-1], parts, -1).sum(-1)).sum(-1)
 
 

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from pjax.devices import end_kernel
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Graph, Node
-from pjax.graph.partition import Partition
+from pjax.graph.partition import last_to_first
 from pjax.rules.arithmetic import TINY
 from pjax.rules.base import per_loss
 
@@ -107,8 +107,7 @@ def _ask_body(
     softness: float, graph: Graph, constants: Sequence[Any], leaves: Sequence[Any], goals: Sequence[jax.Array]
 ) -> list[jax.Array]:
     """What one step of a loop asks of its leaves, given what is asked of its outputs."""
-    order = Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
-    problem = Problem(order, constants, leaves, sweeps=True)
+    problem = Problem(last_to_first(graph), constants, leaves, sweeps=True)
     found = _sweep(problem, softness, problem.asked(goals))
     return [
         jnp.zeros(jnp.shape(leaf), problem.dtype) if v is None else found[v]

@@ -27,7 +27,7 @@ from pjax.engines.point import Problem
 from pjax.graph import read
 from pjax.graph.chain import Chain
 from pjax.graph.nodes import Graph
-from pjax.graph.partition import Partition
+from pjax.graph.partition import last_to_first
 
 
 class Flight(NamedTuple):
@@ -243,9 +243,7 @@ class Stream:
         """The layers of one stage, one after the other."""
         if self.each == 1:
             return self.chain.layer(rest, jax.tree.map(lambda leaf: leaf[0], layers), wires)
-        return jax.lax.scan(
-            lambda x, one: (self.chain.layer(rest, one, x), None), wires, layers, length=self.each
-        )[0]
+        return self.chain.through(rest, layers, wires, self.each)
 
     def _back(self, rest: Any, layers: Any, wires: Any, goals: list[jax.Array]) -> tuple[Any, Any, Any]:
         """What a stage asks of parameters and of its inputs, given what is asked of its outputs."""
@@ -313,8 +311,7 @@ def _problem(
     parameters = [leaves[i] for i in real]
     traced = read.read(of_real, parameters)
     graph: Graph = read.build(traced, keep_loops=True, losses=losses)
-    order = Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
-    problem = Problem(order, traced.constants, parameters, sweeps=True)
+    problem = Problem(last_to_first(graph), traced.constants, parameters, sweeps=True)
 
     def give(found: dict[int, jax.Array]) -> Any:
         answers: list[Any] = [jnp.zeros(jnp.shape(leaf), _wide(leaf)) for leaf in leaves]

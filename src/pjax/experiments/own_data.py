@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from pjax.checks import some
 from pjax.errors import DataError, InputError
 from pjax.experiments.checks import check_name
 from pjax.experiments.data import Array, Dataset, Kind, moments, permutation
@@ -122,7 +123,7 @@ class Form:
             places = {label: i for i, label in enumerate(self.labels)}
             texts = y.astype(str).ravel().tolist()
             if unknown := sorted(set(texts) - set(places)):
-                raise DataError(f"{where}: {unknown[0]!r} is no class; there are {_some(self.labels)}")
+                raise DataError(f"{where}: {unknown[0]!r} is no class; there are {some(self.labels, 10)}")
             return np.array([places[text] for text in texts], np.int32).reshape(y.shape)
         if y.dtype.kind not in "iub":
             raise DataError(f"{where}: labels must be whole numbers, got {y.dtype}{list(y.shape)}")
@@ -528,7 +529,7 @@ class _Table:
     ) -> tuple[dict[str, Array], tuple[Any, ...]]:
         """Inputs and targets, and the columns."""
         if target is None:
-            raise InputError(f"{self.path}: say which column is the target; it has {_some(self.names)}")
+            raise InputError(f"{self.path}: say which column is the target; it has {some(self.names, 10)}")
         check_name(f"{self.path}: the target", target, self.names)
         for name in (*ignore, *categorical):
             check_name(f"{self.path}: a column", name, self.names)
@@ -574,7 +575,7 @@ class _Table:
     def _check_there(self, name: str) -> None:
         if name not in self.names:
             raise DataError(
-                f"{self.path}: the column {name!r} of the run is missing; it has {_some(self.names)}"
+                f"{self.path}: the column {name!r} of the run is missing; it has {some(self.names, 10)}"
             )
 
     def _numbers(self, name: str, advice: str, known: bool = False) -> Array | None:
@@ -607,7 +608,7 @@ class _Table:
             if text not in places:
                 raise DataError(
                     f"{self.path}, line {line}: {text!r} in the column {name!r} is no category of the run; "
-                    f"it knows {_some(list(places))}"
+                    f"it knows {some(list(places), 10)}"
                 )
         return np.eye(len(places))[[places[text] for text in self.texts[name]]]
 
@@ -621,10 +622,6 @@ def _is_number(text: str) -> bool:
         return bool(np.isfinite(float(text)))
     except ValueError:
         return False
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def _tuples(value: Any) -> Any:

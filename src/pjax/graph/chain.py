@@ -48,9 +48,11 @@ class Chain:
     def __call__(self, params: Any, batch: Any) -> Any:
         """The function as a whole, for any other optimiser."""
         rest, layers = self.split(params)
-        wires = self.first(rest, batch)
-        wires, _ = jax.lax.scan(lambda x, one: (self.layer(rest, one, x), None), wires, layers)
-        return self.last(rest, wires, batch)
+        return self.last(rest, self.through(rest, layers, self.first(rest, batch)), batch)
+
+    def through(self, rest: Any, layers: Any, wires: Any, number: int | None = None) -> Any:
+        """The wires behind some layers; their number, where they have no parameters of their own."""
+        return jax.lax.scan(lambda x, one: (self.layer(rest, one, x), None), wires, layers, length=number)[0]
 
     def split(self, params: Any) -> tuple[Any, Any]:
         """The rest, and the stacks of the layers' parameters."""

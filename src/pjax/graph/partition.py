@@ -30,6 +30,11 @@ class Partition:
         return {node: k for k, nodes in enumerate(self.sets) for node in nodes}
 
 
+def last_to_first(graph: Graph) -> Partition:
+    """Every node alone, after all that read it."""
+    return Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
+
+
 def two_sets(graph: Graph) -> Partition:
     """Colour a graph with two colours, the targets' colour first, inserting identities where needed."""
     colour = _colours(graph)

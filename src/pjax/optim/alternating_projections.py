@@ -78,7 +78,6 @@ class AlternatingProjections(Projecting):
         Within a step no node sees what another part asks of a parameter. So each part makes its step from the
         same parameters, and these then are at the mean of where the parts would have them.
         """
-
         if self.edges != "implicit" or self.extrapolate:
             return super().moves_in_parts(make, constants, parameters)
 

@@ -12,7 +12,7 @@ from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph.nodes import Graph, Node
-from pjax.graph.partition import Partition
+from pjax.graph.partition import Partition, last_to_first
 from pjax.optim.solver import Solver, check_transformation, check_whole, method
 
 
@@ -94,7 +94,7 @@ class ExtrapolatedProjections(Solver):
         )
 
     def partition(self, graph: Graph) -> Partition:
-        return Partition(graph, tuple((node.index,) for node in reversed(graph.nodes)))
+        return last_to_first(graph)
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:  # noqa: ARG002
         raise InputError(

@@ -402,18 +402,25 @@ def _on(fn: Callable[..., Any], part: Any) -> Callable[[Any], Any]:
     return lambda params: fn(params, part)
 
 
+def samples(batch: Any) -> int:
+    """How many a batch has, along the first axis of its arrays."""
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(batch)]
+    if len({shape[:1] for shape in shapes}) != 1 or () in shapes:
+        raise InputError(
+            "the arrays of a batch must agree in the length of their first axis; got "
+            + ", ".join(map(str, shapes))
+        )
+    return shapes[0][0]
+
+
 def _parts(batch: Any, number: int, most: int | None = None) -> list[Any]:
     """A batch divided along the first axis of its arrays; with ``most``, so many of its parts."""
     leaves, treedef = jax.tree.flatten(batch)
-    sizes = {jnp.shape(leaf)[:1] for leaf in leaves}
-    if not sizes or (0,) in sizes:
+    if not leaves or (0,) in {jnp.shape(leaf)[:1] for leaf in leaves}:
         raise InputError("the batch is empty: there is nothing to project. Skip it, or drop the last one")
     if number == 1:  # it need not be divisible: a key for dropout, the edges of a graph
         return [batch]
-    if len(sizes) != 1 or () in sizes:
-        shapes = ", ".join(str(jnp.shape(leaf)) for leaf in leaves)
-        raise InputError(f"the arrays of a batch must agree in the length of their first axis; got {shapes}")
-    ((size,),) = sizes
+    size = samples(batch)
     if size % number:
         raise InputError(f"a batch of {size} samples cannot be divided into {number} equal parts or groups")
     step = size // number
@@ -599,19 +606,17 @@ class Program:
             for leaf, move in zip(leaves, self.partition.graph.per_leaf(moves), strict=True)
         ]
         params, gradient = (jax.tree.unflatten(treedef, x) for x in (leaves, gradient))
-        more = {"value": loss, "grad": gradient} if takes_more(transformation) else {}
-        updates, outer = transformation.update(gradient, outer, params, **more)
-        new = [
-            (leaf + update).astype(jnp.result_type(leaf))
-            for leaf, update in zip(leaves, jax.tree.leaves(updates), strict=True)
-        ]
-        return new, outer
+        new, _, outer = stepped(transformation, gradient, outer, params, loss)
+        return jax.tree.leaves(new), outer
 
 
-def takes_more(transformation: Any) -> bool:
-    """Whether an optax transformation takes further arguments, such as the loss."""
-    parameters = inspect.signature(transformation.update).parameters.values()
-    return any(p.kind is p.VAR_KEYWORD for p in parameters)
+def stepped(transformation: Any, gradient: P, state: Any, params: P, loss: jax.Array) -> tuple[P, P, Any]:
+    """Parameters after a step of an optax transformation, the step, and its new state."""
+    takes = inspect.signature(transformation.update).parameters.values()
+    more = {"value": loss, "grad": gradient} if any(p.kind is p.VAR_KEYWORD for p in takes) else {}
+    updates, state = transformation.update(gradient, state, params, **more)
+    new = jax.tree.map(lambda leaf, update: (leaf + update).astype(jnp.result_type(leaf)), params, updates)
+    return new, updates, state
 
 
 _PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()

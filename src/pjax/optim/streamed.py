@@ -14,7 +14,7 @@ from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.chain import Chain, chain_of
 from pjax.optim.extrapolated_projections import ExtrapolatedProjections
-from pjax.optim.solver import check_whole, takes_more
+from pjax.optim.solver import check_whole, samples, stepped
 
 P = TypeVar("P")
 Function: TypeAlias = Callable[[Any, Any], Any]
@@ -188,12 +188,7 @@ class Streamed:
     def _parts(self, batch: Any) -> Any:
         """The micro-batches along the second axis; the first is for devices over which each is divided."""
         groups = self._size(self._axes[1])
-        sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
-        if len(sizes) != 1 or () in sizes:
-            raise InputError(
-                f"the arrays of a batch must agree in the length of their first axis; got {sorted(sizes)}"
-            )
-        ((size,),) = sizes
+        size = samples(batch)
         if not size or size % (groups * self.micro_batches):
             raise InputError(
                 f"a batch of {size} samples cannot be divided into {self.micro_batches} equal micro-batches"
@@ -264,9 +259,6 @@ def _update(
         chain.join(moved.rest, asked),
         params,
     )
-    transformation = streamed.method.outer_optimizer
-    more = {"value": loss, "grad": gradient} if takes_more(transformation) else {}
-    updates, outer = transformation.update(gradient, state.outer, params, **more)
-    new = jax.tree.map(lambda x, update: (x + update).astype(jnp.result_type(x)), params, updates)
+    new, updates, outer = stepped(streamed.method.outer_optimizer, gradient, state.outer, params, loss)
     velocity = jax.tree.map(lambda update: update / streamed.micro_batches, updates)
     return new, StreamState(state.updates + 1, outer, velocity, flight), loss

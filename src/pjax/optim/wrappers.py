@@ -141,7 +141,8 @@ class Groups(Wrapper):
     def moves(
         self, problem: Problem, mean: Callable[[jax.Array], jax.Array] | None = None, every: int = 1
     ) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
-        return self.method.moves(problem, mean, every * self.sync_every)
+        del every  # there are no groups of groups
+        return self.method.moves(problem, mean, self.sync_every)
 
 
 def _check_divided(wrapper: Wrapper) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ class DotGeneral(Contraction):
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
         def by_edges(*terms: Any) -> jax.Array:
             """One kernel that adds, where those that multiply matrices would take longer to start."""
-            return functools.reduce(operator.add, (self._products(*term) for term in terms)).sum(-1)
+            return added(self._products, *terms).sum(-1)
 
         in_parts = functools.partial(added, self._in_parts) if self._parts > 1 else None
         return on_one_device(
@@ -102,9 +101,9 @@ class DotGeneral(Contraction):
         ones = [1] * len(self.free[1 - i])
         batch = [q.shape[d] for d in self.batch[i]]
         free = [q.shape[d] for d in self.free[i]]
-        parts = 1 if self.contract[i][-1] == q.ndim - 1 else divisor(self.length, self.length // 32)
+        in_memory = self.contract[i][-1] == q.ndim - 1
         q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
-        total = sum_in_parts(q, parts) if parts > 1 else sum_apart(q)
+        total = sum_apart(q) if in_memory else sum_in_parts(q)
         return total.reshape(*batch, *(ones if i else free), *(free if i else ones))
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import some
 from pjax.errors import InputError
 from pjax.tools.files import write_atomically
 
@@ -125,9 +126,9 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], Any]:
 def check_fits(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Refuse arrays that are not those that are wanted, by name, shape and type."""
     if missing := sorted(wanted.keys() - found.keys()):
-        raise InputError(f"{path}: holds no {_some(missing)}; it was written by another run or version")
+        raise InputError(f"{path}: holds no {some(missing)}; it was written by another run or version")
     if extra := sorted(found.keys() - wanted.keys()):
-        raise InputError(f"{path}: holds {_some(extra)}, which this run does not have")
+        raise InputError(f"{path}: holds {some(extra)}, which this run does not have")
     for name, leaf in wanted.items():
         there, here = (f"{np.dtype(a.dtype)}{list(a.shape)}" for a in (found[name], leaf))
         if there != here:
@@ -140,7 +141,3 @@ def parse(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pjax.devices import divisor, sum_in_parts
+from pjax.devices import sum_in_parts
 from pjax.rules.dot import multiplier, sum_and_difference
 
 FEWEST = 2**19  # dot products; fewer are not most of a step
@@ -108,5 +108,5 @@ def solve(
         interpret=interpret,
         compiler_params=triton.CompilerParams(num_warps=8, num_stages=1),
     )(drift.reshape(-1), point.reshape(-1), goal.reshape(-1), norms[0], norms[1])
-    sums = sum_in_parts(sums.reshape(programs, columns).T, divisor(programs, programs // 32))
+    sums = sum_in_parts(sums.reshape(programs, columns).T)
     return Solved(other.reshape(drift.shape), reached.reshape(drift.shape), rows, sums)
