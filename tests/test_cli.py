@@ -328,7 +328,7 @@ class TestCompare:
         assert "digits mlp 1x8 AP," in output
         output = run("report", tmp_path)
         written = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
-        assert {".md", ".csv", ".tex", ".png"} <= written
+        assert {".md", ".png"} <= written
         assert ".svg" in run("report", tmp_path, "--plots", "svg")
 
     def test_presets_are_the_blocks_of_the_tables(self) -> None:

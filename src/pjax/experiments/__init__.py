@@ -9,5 +9,4 @@ The command line, `pjax`, is a thin layer over the functions of the modules, whi
 - `config.Config`: what a run is. `train.train`, `train.load_params`: run it, and get what it has learnt.
   `evaluate`: what it makes of other data.
 - `compare.compare`: the blocks of the paper's tables. `report.report`: tables and plots of results.
-- `depth.run`: step time and memory over depth.
 """

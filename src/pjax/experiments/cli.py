@@ -597,8 +597,7 @@ def compare(
         Option(
             help="A block of the paper's tables, such as mlp-mnist; paper, for all of them; learning, "
             "extrapolated projections beside Adam; exchanges, accuracy over bytes that "
-            "devices send; studies, of rounding, precision and what helps; depth, times over depth. May be "
-            "repeated."
+            "devices send; studies, of rounding, precision and what helps. May be repeated."
         ),
     ] = None,
     every: Annotated[bool, Option("--all", help="All presets.")] = False,
@@ -623,21 +622,17 @@ def compare(
 ) -> None:
     """Compare methods as the paper's tables do. Start again to go on with what was interrupted."""
     from pjax.experiments import compare as comparing
-    from pjax.experiments import depth
 
-    known = [*comparing.PRESETS, *comparing.GROUPS, "depth"]
+    known = [*comparing.PRESETS, *comparing.GROUPS]
     with _messages(lambda: f"start again to go on; results so far are in {folder}"):
         if bool(preset) == every:
             advice = f"name one or more, of {', '.join(known)}, or all"
             raise typer.BadParameter(advice, param_hint="--preset")
         for name in preset or ():
             check_name("preset", name, known)
-        asked = [*comparing.GROUPS, "depth"] if every else preset or ()
+        asked = comparing.GROUPS if every else preset or ()
         for name in (one for group in asked for one in comparing.GROUPS.get(group, (group,))):
             with _training_bar() as show:
-                if name == "depth":
-                    depth.run(folder / "depth", progress=lambda line: console.print(escape(str(line))))
-                    continue
                 if retime:
                     comparing.retime(name, folder, quick=quick, progress=show)
                     continue
@@ -667,7 +662,7 @@ def report(
     out: Annotated[Path | None, Option(help="Where to write; by default into the folder.")] = None,
     plots: Annotated[str, Option(help="Formats of plots, as in png,svg; empty for none.")] = "png",
 ) -> None:
-    """Make tables (Markdown, CSV, LaTeX) beside the paper's figures, and plots."""
+    """Make tables, in Markdown, beside the paper's figures, and plots."""
     from pjax.experiments import report as reporting
 
     with _messages():

@@ -1,13 +1,14 @@
-"""Figures: training curves, depth and skips, step time and memory over depth, one run.
+"""Figures: training curves, accuracies of a study, accuracy over bytes, one run.
 
 They need matplotlib, and use its figures directly: no window, no global state. Written twice from the same
 results, a file is the same, byte for byte.
 """
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +16,8 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.experiments import paper, structure
-from pjax.experiments.depth import Row
 from pjax.experiments.results import Run, read_run
-from pjax.experiments.words import (
+from pjax.experiments.tables import (
     about,
     apart,
     describe,
@@ -33,7 +33,6 @@ from pjax.tools.plotting import (
     decades,
     end_labels,
     linear_scale,
-    module,
     note,
     panels,
     shade,
@@ -86,13 +85,13 @@ def look(method: str) -> Look:
 def _by_architecture(
     runs: Sequence[Run], title: str, **options: Any
 ) -> tuple[Any, list[tuple[Any, str, list[Run]]]]:
-    """A figure with a panel for each architecture: its axes, its name, and its runs."""
+    """A figure with a panel for each architecture, in each row: its axes, its name, and its runs."""
     names = sort_architectures({run.architecture for run in runs})
     head = f"{describe(runs)}: {title}"
     figure, axes = panels(len(names), head, about(runs), titles=[spell(name) for name in names], **options)
     return figure, [
         (axis, name, sort_methods(run for run in runs if run.architecture == name))
-        for axis, name in zip(axes, names, strict=True)
+        for axis, name in zip(axes, itertools.cycle(names), strict=False)
     ]
 
 
@@ -100,24 +99,27 @@ def _by_architecture(
 
 
 @styled
-def training_curves(runs: Sequence[Run], x: Axis = "steps", *, title: str | None = None) -> Any:
-    """Test accuracy over steps or seconds: a panel per architecture, a line per method.
+def training_curves(runs: Sequence[Run]) -> Any:
+    """Test accuracy over steps and, below, over seconds: a panel per architecture, a line per method.
 
     Lines are means over seeds, bands one standard deviation. A method that stopped goes on as a dotted line
     at the accuracy of its best parameters, to its label. Diamonds are the paper's results.
     """
     runs = _started(runs)
-    title = title or f"test {runs[0].score} over {'training steps' if x == 'steps' else 'training time'}"
     figure, found = _by_architecture(
         runs,
-        title,
+        f"test {runs[0].score} over training steps and time",
         labels=[f"{_label(run, runs)} 99.9" for run in runs],
         height=max(6.4, 2.7 + 0.26 * max(Counter(run.architecture for run in runs).values())),
+        rows=2,
     )
-    _scales(figure.axes, runs, x)
-    for axis, _, shown in found:
-        looks = _looks(shown)
-        end_labels(axis, [_curve(axis, run, x, looks[run.folder], _label(run, runs)) for run in shown])
+    half = len(found) // 2
+    rows: dict[Axis, Any] = {"steps": found[:half], "seconds": found[half:]}
+    for x, row in rows.items():
+        _scales([axis for axis, _, _ in row], runs, x)
+        for axis, _, shown in row:
+            looks = _looks(shown)
+            end_labels(axis, [_curve(axis, run, x, looks[run.folder], _label(run, runs)) for run in shown])
     note(figure, _explanation(runs))
     return figure
 
@@ -197,27 +199,6 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
         ends = [(f"{method_label(base)} {end:.1f}", end, look(base)) for base, end in best.items()]
         end_labels(axis, [Label(end, text, how.colour, how.strong) for text, end, how in ends])
     note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
-    return figure
-
-
-@styled
-def depth_and_skip(runs: Sequence[Run], method: str = "dr") -> Any:
-    """What depth and skip connections do to a projection method, beside SGD and Adam.
-
-    A panel per architecture; the method's lines of the other panels are there faintly.
-    """
-    own = {run.architecture: run for run in _started(runs) if run.method == method}
-    if len(own) < 2:
-        raise InputError(f"depth and skip need runs of {method!r} with at least two architectures")
-    shown = [run for run in runs if run.architecture in own and run.method in (method, "sgd", "adam")]
-    figure, found = _by_architecture(shown, "depth and skip connections")
-    _scales(figure.axes, shown, "steps")
-    for axis, name, mine in found:
-        for other in (one for _, one, _ in found if one != name):
-            steps, mean, _ = thin(*curve(own[other]))
-            axis.plot(steps, mean, color=look(method).colour, lw=1.4, alpha=0.22, zorder=2)
-        end_labels(axis, [_curve(axis, run, "steps", look(run.method), _label(run, shown)) for run in mine])
-    note(figure, [*_explanation(shown), f"faint: {method_label(method)} in the other panels"])
     return figure
 
 
@@ -313,61 +294,6 @@ def _started(runs: Sequence[Run]) -> list[Run]:
     if not started:
         raise InputError("no run has a check yet: nothing to plot")
     return started
-
-
-# --- Depth ---
-
-
-def step_time_over_depth(rows: Sequence[Row]) -> Any:
-    """Milliseconds per step over the number of layers, both on logarithmic axes."""
-    repeats = sorted({row.repeats for row in rows})
-    times = f"median of {' or '.join(map(str, repeats))} repeats, without compiling"
-    return _over_depth(
-        rows, lambda row: row.ms_per_step, "Step time over depth", "milliseconds per step", times
-    )
-
-
-def memory_over_depth(rows: Sequence[Row]) -> Any:
-    """Temporary memory of the compiled steps over the number of layers, both on logarithmic axes."""
-
-    def kib(row: Row) -> float:
-        return (row.temp_bytes or 0) / 1024
-
-    what = "beside parameters and state"
-    return _over_depth(rows, kib, "Temporary memory over depth", "temporary memory (KiB)", what)
-
-
-@styled
-def _over_depth(rows: Sequence[Row], value: Callable[[Row], float], title: str, label: str, what: str) -> Any:
-    rows = sorted((row for row in rows if value(row) > 0), key=lambda row: row.depth)
-    if not rows:
-        raise InputError(f"{title}: no measurements to plot")
-    first, values = rows[0], [value(row) for row in rows]
-    devices = ", ".join(dict.fromkeys(row.device for row in rows))
-    about = f"MLP with {first.width} units per layer, one sample of {first.inputs} numbers  ·  {devices}"
-    figure, (axis,) = panels(1, title, about, height=6.2)
-    depths = sorted({row.depth for row in rows})
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    axis.set_xlim(depths[0] / 1.12, depths[-1] * 1.06)
-    axis.set_ylim(min(values) / 1.4, max(values) * 1.4)
-    labels = []
-    for method in dict.fromkeys(row.method for row in rows):
-        mine = [(row.depth, value(row)) for row in rows if row.method == method]
-        how, end = look(method), mine[-1][1]
-        axis.plot(*zip(*mine, strict=True), marker="o", ms=6.5, mec="white", mew=1.0, **how.line)
-        number = f"{end:.0f}" if end >= 100 else f"{end:.2g}"
-        labels.append(Label(end, f"{method_label(method, short=True)}  {number}", how.colour, how.strong))
-    end_labels(axis, labels)
-    ticker = module("matplotlib.ticker")
-    axis.xaxis.set_major_locator(ticker.FixedLocator(depths))
-    axis.xaxis.set_minor_locator(ticker.NullLocator())
-    axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda depth, _: f"{depth:g}"))
-    decades(axis.yaxis, min(values), max(values))
-    axis.set_xlabel("hidden layers")
-    axis.set_ylabel(label)
-    note(figure, [f"{first.steps} steps inside one compiled loop", what])
-    return figure
 
 
 # --- One run ---

@@ -1,18 +1,17 @@
-"""Tables of results, in Markdown, CSV and LaTeX: each number beside that of the paper, or beside Adam's."""
+"""Tables of results in Markdown, each number beside that of the paper, or beside Adam's; and their words."""
 
-import csv
 import dataclasses
-import io
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from pjax.experiments import depth, methods, paper, structure
-from pjax.experiments.results import Run, Spread
-from pjax.experiments.words import MISSING, apart, describe, method_label, seeds_in_words, spell
+from pjax.experiments import methods, paper, structure
+from pjax.experiments.own_model import is_own
+from pjax.experiments.results import Run, Spread, plain
 
 METRICS = dict(
     zip(paper.METRICS, ["Test (%)", "Train (%)", "Steps (k)", "Time (s)", "Time/step (ms)"], strict=True)
@@ -26,6 +25,9 @@ STUDIES = {
 }
 TIMED = ("learning",)
 """Studies whose times are those of one run alone."""
+
+MISSING = "–"
+"""What stands in a table where there is no number."""
 
 _Grid: TypeAlias = tuple[list[str], list[list[str]]]
 """Header and rows."""
@@ -71,47 +73,6 @@ class Table:
             rows.append([name if name != last else "", self.label(run), *cells])
             last = name
         return header, rows
-
-
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """A depth study on one device."""
-
-    name: str
-    rows: tuple[depth.Row, ...]
-
-    @property
-    def title(self) -> str:
-        return f"Depth on {self.rows[0].device}"
-
-    @property
-    def caption(self) -> str:
-        first = self.rows[0]
-        return (
-            f"MLP with {first.width} units per hidden layer, one sample of {first.inputs} numbers, "
-            f"{first.steps} steps inside one compiled loop; times are medians of {first.repeats} repeats. "
-            "Columns are numbers of hidden layers."
-        )
-
-    def grids(self) -> dict[str, _Grid]:
-        """Tables by title."""
-        found = {(row.method, row.depth): row for row in self.rows}
-        depths = sorted({row.depth for row in self.rows})
-        header = ["Method", *map(str, depths)]
-
-        def grid(value: Callable[[depth.Row], float | None]) -> _Grid:
-            def cell(key: tuple[str, int]) -> str:
-                number = value(found[key]) if key in found else None
-                return MISSING if number is None else f"{number:.{_digits(number, 'seconds')}f}"
-
-            names = dict.fromkeys(row.method for row in self.rows)
-            return header, [[method_label(name), *(cell((name, d)) for d in depths)] for name in names]
-
-        return {
-            "Milliseconds per step": grid(lambda row: row.ms_per_step),
-            "Temporary memory in KiB": grid(lambda r: None if r.temp_bytes is None else r.temp_bytes / 1024),
-            "Seconds to trace and compile": grid(lambda row: row.compile_seconds),
-        }
 
 
 # --- What a table says of itself ---
@@ -333,133 +294,118 @@ paper's, in points.
 """
 
 
-def markdown(tables: Sequence[Table], studies: Sequence[Study], figures: dict[str, list[Path]]) -> str:
-    """The report in Markdown; figures are paths relative to it, by the name of their table or study."""
-    parts = [_INTRODUCTION] if tables else ["# Results\n"]
+def markdown(tables: Sequence[Table], figures: dict[str, Path]) -> str:
+    """The report in Markdown; figures are paths relative to it, by the name of their table."""
+    parts = [_INTRODUCTION]
     for table in tables:
-        parts.append(f"## {table.title}\n\n{caption(table)}\n\n{_markdown_table(*table.grid(), left=2)}")
+        parts.append(f"## {table.title}\n\n{caption(table)}\n\n{_markdown_table(*table.grid())}")
         parts += [f"{note}\n" for note in notes(table)]
-        parts += _pictures(table.title, figures.get(table.name, []))
-    for study in studies:
-        parts.append(f"## {study.title}\n\n{study.caption}\n")
-        for title, grid in study.grids().items():
-            parts.append(f"{title}:\n\n{_markdown_table(*grid, left=1)}")
-        parts += _pictures(study.title, figures.get(study.name, []))
+        if table.name in figures:
+            parts.append(f"![{table.title}]({figures[table.name].as_posix()})\n")
     return "\n".join(parts)
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    marks = [":---" if index < left else "---:" for index in range(len(header))]
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    marks = [":---" if index < 2 else "---:" for index in range(len(header))]
     lines = [header, marks, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _pictures(title: str, paths: Sequence[Path]) -> list[str]:
-    """One of each picture, which may be there in two formats."""
-    chosen = {path.with_suffix(""): path for path in sorted(paths, key=lambda p: p.suffix == ".png")}
-    return [f"![{title}: {path.stem}]({path.as_posix()})\n" for path in chosen.values()]
+# --- How data sets, architectures, methods and runs are called ---
 
 
-# --- CSV ---
+def method_label(name: str, *, short: bool = False) -> str:
+    """What a method is called, in full or short enough for the end of a line.
 
-
-def comma_separated(tables: Sequence[Table]) -> str:
-    """All runs as CSV, one line each; what is missing is empty."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    about = ["study", "data", "model", "architecture", "method", "label", "quick", "device"]
-    ours = [f"{metric}_{kind}" for metric in METRICS for kind in ("mean", "std")]
-    theirs = [f"paper_{name}" for name in ours]
-    writer.writerow([*about, "seeds", "finished_seeds", *ours, *theirs, "test_difference", "sent_bytes"])
-    for table in tables:
-        for run in table.runs:
-            known = {"label": table.label(run), "quick": str(run.quick).lower()}
-            first = [known.get(name) or getattr(run, name) for name in about]
-            spreads = [getattr(one, metric, None) for one in (run, paper.of(run)) for metric in METRICS]
-            numbers = [n for s in spreads for n in ((None, None) if s is None else (s.mean, s.std))]
-            sent = structure.sent(run)[1] * batches(run) if "groups=" in run.method else None
-            cells = ["" if n is None else f"{n:.7g}" for n in (*numbers, difference(run), sent)]
-            writer.writerow([*first, len(run.seeds), len(run.results), *cells])
-    return buffer.getvalue()
-
-
-# --- LaTeX ---
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "−": r"$-$",  # noqa: RUF001
-    "–": "--",
-} | {character: f"\\{character}" for character in "&%$#_{}"}
-
-
-def escape(text: str) -> str:
-    r"""Text as LaTeX writes it.
-
-    >>> print(escape("95.8 ± 0.6 % of A_1 & B"))
-    95.8 $\pm$ 0.6 \% of A\_1 \& B
+    >>> method_label("ff-adam"), method_label("dr-fp"), method_label("dr-fp", short=True)
+    ('FF (Adam)', 'DR, fixed point', 'DR (fp)')
     """
-    return "".join(_SPECIAL.get(character, character) for character in text)
+    label = methods.label(name)
+    return label.replace(", fixed point", " (fp)") if short else label
 
 
-def latex(tables: Sequence[Table], studies: Sequence[Study]) -> str:
-    """The tables in LaTeX, to be included in a document."""
-    parts = ["% Needs \\usepackage{booktabs, graphicx, multirow}.\n"]
-    for table in tables:
-        text = " ".join([f"{table.title}.", caption(table), *notes(table)])
-        header, rows = table.grid()
-        body = _latex_plain(header, rows) if table.study else _latex_beside_the_paper(table.runs, rows)
-        parts.append(_latex_float(table.name, text, "ll" + "r" * (len(header) - 2), body))
-    for study in studies:
-        for index, (title, (header, rows)) in enumerate(study.grids().items()):
-            text, columns = f"{study.title}. {title}. {study.caption}", "l" + "r" * (len(header) - 1)
-            body = _latex_plain(header, rows)
-            parts.append(_latex_float(f"{study.name}-{index + 1}", text, columns, body))
-    return "\n".join(parts)
+def apart(run: Run, runs: Iterable[Run]) -> str:
+    """What tells a run from others of its method and architecture: its seed, or else its folder."""
+    same = [other for other in runs if (other.method, other.architecture) == (run.method, run.architecture)]
+    if len(same) < 2:
+        return ""
+    seeds = {other.seeds for other in same}
+    if len(seeds) == len(same) and all(len(one) == 1 for one in seeds):
+        return f" (seed {run.seeds[0]})"
+    return f" ({run.folder.name})"
 
 
-def _latex_plain(header: list[str], rows: list[list[str]]) -> list[str]:
-    return [_latex_row(header), r"\midrule", *map(_latex_row, rows)]
+def sort_methods(runs: Iterable[Run]) -> list[Run]:
+    """Runs in the order of the paper's methods, and of the numbers in their options."""
+    names = list(methods.LABELS)
+
+    def key(run: Run) -> tuple[int, list[str | int]]:
+        base = run.method.partition(":")[0]
+        parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", run.method)]
+        return names.index(base) if base in names else len(names), parts
+
+    return sorted(runs, key=key)
 
 
-def _latex_beside_the_paper(runs: Sequence[Run], rows: list[list[str]]) -> list[str]:
-    """With a title over the columns of each metric, and a rule between architectures."""
-    above, rules, below = ["", ""], [], ["Architecture", "Method"]
-    for metric, title in METRICS.items():
-        names = ["ours", "paper", "diff."] if metric == "test" else ["ours", "paper"]
-        above.append(rf"\multicolumn{{{len(names)}}}{{c}}{{{escape(title)}}}")
-        rules.append(rf"\cmidrule(lr){{{len(below) + 1}-{len(below) + len(names)}}}")
-        below += names
-    body = [f"{' & '.join(above)} \\\\", " ".join(rules), _latex_row(below)]
-    for run, (name, *cells) in zip(runs, rows, strict=True):
-        count = sum(other.architecture == run.architecture for other in runs)
-        first = rf"\multirow{{{count}}}{{*}}{{{escape(name)}}}" if name else ""
-        body += [*([r"\midrule"] if name else []), f"{first} & {_latex_row(cells)}"]
-    return body
+def sort_architectures(names: Iterable[str]) -> list[str]:
+    """Shallow before deep, plain before skip.
+
+    >>> sort_architectures(["4x128+skip", "1x128", "4x128", "64-32"])
+    ['1x128', '64-32', '4x128', '4x128+skip']
+    """
+
+    def key(name: str) -> tuple[int, bool, int, str]:
+        body, _, rest = name.partition("+")
+        layers = re.fullmatch(r"(\d+)x\d+", body)  # or a network of one's own
+        depth = int(layers[1]) if layers else body.count("-") + 1
+        levels = int(rest.partition("q")[2] or 0)
+        return depth, "skip" in rest, levels, name
+
+    return sorted(names, key=key)
 
 
-def _latex_row(cells: Sequence[str]) -> str:
-    return f"{' & '.join(escape(cell) for cell in cells)} \\\\"
+def spell(architecture: str) -> str:
+    """An architecture as one reads it.
+
+    >>> spell("4x128+skip"), spell("64-32"), spell("1x128+q4")
+    ('4 × 128 + skip', '64, 32', '1 × 128, 4 levels')
+    """
+    if not architecture[0].isdigit():  # a network of one's own
+        return architecture
+    body, _, levels = architecture.partition("+q")
+    text = body.replace("x", " × ").replace("-", ", ").replace("+", " + ")
+    return f"{text}, {levels} levels" if levels else text
 
 
-def _latex_float(name: str, text: str, columns: str, body: Sequence[str]) -> str:
-    lines = [
-        r"\begin{table}[htbp]",
-        r"  \centering",
-        rf"  \caption{{{escape(text)}}}",
-        rf"  \label{{tab:{name}}}",
-        r"  \resizebox{\textwidth}{!}{%",
-        rf"  \begin{{tabular}}{{@{{}}{columns}@{{}}}}",
-        r"    \toprule",
-        *(f"    {line}" for line in body),
-        r"    \bottomrule",
-        r"  \end{tabular}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+def describe(runs: Sequence[Run]) -> str:
+    """What the runs train: ``MLP on MNIST``."""
+    models = "/".join(dict.fromkeys(_model(run.model) for run in runs))
+    return f"{models} on {'/'.join(dict.fromkeys(_data(run) for run in runs))}"
+
+
+def _data(run: Run) -> str:
+    """What a data set is called; of a table, with what is predicted."""
+    predicted = f" ({run.config['target']})" if "target" in run.config else ""
+    return paper.DATA_LABELS.get(run.data, plain(run.data)) + predicted
+
+
+def _model(name: str) -> str:
+    return plain(name) if is_own(name) else name.upper()
+
+
+def about(runs: Sequence[Run]) -> str:
+    """Where the runs come from: device, seeds, and whether they are quick or unfinished."""
+    parts = [", ".join(dict.fromkeys(run.device for run in runs)), seeds_in_words(runs)]
+    if any(run.quick for run in runs):
+        parts.append("quick version")
+    if not all(run.finished for run in runs):
+        parts.append("unfinished")
+    return "  ·  ".join(parts)
+
+
+def seeds_in_words(runs: Sequence[Run]) -> str:
+    """The number of seeds, ``5 seeds``, or their range."""
+    low, *more = sorted({len(run.seeds) for run in runs})
+    if more:
+        return f"{low} to {more[-1]} seeds"
+    return "1 seed" if low == 1 else f"{low} seeds"

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib
 import io
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,16 +76,18 @@ def panels(
     width: float = 5.2,
     height: float = 6.4,
     share: bool = True,
+    rows: int = 1,
 ) -> tuple[Any, list[Any]]:
     """A figure with panels beside each other, each with room for labels at its right.
 
     Args:
-        number: of panels.
+        number: of panels beside each other.
         title, subtitle: above them all.
         titles: above each.
         labels: that will stand at their right; where they are long the figure is wider.
-        width, height: inches of a panel with its labels, and of the figure.
+        width, height: inches of a panel with its labels, and of a figure with one row.
         share: whether the panels have one vertical axis in common.
+        rows: how many rows of panels there are, the first with titles.
     """
     figure = module("matplotlib.figure").Figure()
     module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
@@ -92,20 +95,22 @@ def panels(
     longer = max(0.0, max((0.12 * len(label) for label in labels), default=0.0) + 0.4 - room)
     gap, room = gap + (longer if share else 0.0), room + longer
     total = max(width * number + 0.9, 10.6) + longer * (number if share else 1)
-    figure.set_size_inches(total, height)
     bottom, top = 1.15, 1.4 if titles else 1.15
+    tall = height - bottom - top
+    height += (rows - 1) * (tall + bottom)
+    figure.set_size_inches(total, height)
     panel = (total - left - room - gap * (number - 1)) / number
     axes: list[Any] = []
-    for index in range(number):
-        start = left + index * (panel + gap)
-        box = (start / total, bottom / height, panel / total, (height - bottom - top) / height)
+    for row, index in itertools.product(range(rows), range(number)):
+        start, below = left + index * (panel + gap), bottom + (rows - 1 - row) * (tall + bottom)
+        box = (start / total, below / height, panel / total, tall / height)
         axis = figure.add_axes(box, sharey=axes[0] if share and axes else None)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
         axis.grid(True, color=GRID, lw=0.9)
         axis.set_axisbelow(True)
-        axis.tick_params(length=0, pad=6, which="both", labelleft=not (share and axes))
-        if titles:
+        axis.tick_params(length=0, pad=6, which="both", labelleft=not (share and index))
+        if titles and not row:
             axis.set_title(titles[index], loc="left", fontsize=16, fontweight="bold", pad=10)
         axes.append(axis)
     figure.text(left / total, 1 - 0.42 / height, title, fontsize=21, fontweight="bold", va="center")
