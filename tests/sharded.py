@@ -1,4 +1,4 @@
-"""Updates on one device and on four: run by test_sharding.py in a process with four CPU devices."""
+"""Updates on one device and on four: run by test_devices.py in a process with four CPU devices."""
 
 import json
 

@@ -1,3 +1,5 @@
+"""The functions of pjax.numpy, and the check of those that only move numbers."""
+
 import inspect
 
 import jax
@@ -6,14 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import lax
 
 import pjax
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Array, Computation, array, as_function, parameter
 from pjax.errors import InputError
 from pjax.sets import Box, Sphere
+from pjax.testing import check_layout
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+# --- Functions ---
+
+NUMPY_MARK = pytest.mark.usefixtures("quick_compilation")
+
 
 PUBLIC = {
     name for name, value in vars(pnp).items() if inspect.isfunction(value) and vars(pjax).get(name) is value
@@ -223,6 +230,7 @@ def call(name, arrays, static):
     return function(*arrays, **static)
 
 
+@NUMPY_MARK
 @pytest.mark.parametrize(("name", "arrays", "static", "reference"), CASES)
 def test_function_on_plain_arrays_computations_and_under_jit(name, arrays, static, reference):
     expected = reference(*arrays, **static)
@@ -269,6 +277,7 @@ LAYOUTS = {
 }  # fmt: skip
 
 
+@NUMPY_MARK
 @pytest.mark.parametrize(("name", "arrays", "static", "reference"), CASES)
 def test_equations_are_simple(name, arrays, static, reference):
     del reference
@@ -280,17 +289,20 @@ def test_equations_are_simple(name, arrays, static, reference):
             assert eqn.primitive.name in (MOVES if name in LAYOUTS else MOVES | WORK)
 
 
+@NUMPY_MARK
 def test_every_public_name_is_tested():
     tested = {param.values[0] for param in CASES}
     assert tested | {"apply", "vmap", "cross_entropy", "margin_loss", "squared_error"} == PUBLIC
 
 
+@NUMPY_MARK
 @pytest.mark.parametrize("wrap", [list, tuple, np.asarray, jnp.asarray])
 def test_lists_numbers_and_arrays_are_plain(wrap):
     assert isinstance(pnp.add(wrap([1.0, 2.0]), 1), jax.Array)
     np.testing.assert_array_equal(pnp.sum(wrap([1.0, 2.0])), 3.0)
 
 
+@NUMPY_MARK
 def test_numbers_do_not_widen_arrays():
     x = jnp.ones(3, jnp.bfloat16)
     assert pnp.add(x, 2.0).dtype == jnp.bfloat16
@@ -299,6 +311,7 @@ def test_numbers_do_not_widen_arrays():
     assert fn(params).dtype == jnp.bfloat16
 
 
+@NUMPY_MARK
 def test_integers_stay_integers():
     x = np.array([[1, -2], [3, 4]])
     for name in ("sum", "max", "min", "relu", "negative", "square"):
@@ -307,6 +320,7 @@ def test_integers_stay_integers():
     assert pnp.max_pool(x[..., None], 2).item() == 4
 
 
+@NUMPY_MARK
 def test_sequences_may_mix_plain_and_computed():
     made = pnp.stack([np.ones(2), parameter([1.0, 2.0]), [3.0, 4.0]])
     assert [x.op for x in made.inputs] == ["array", "parameter", "array"]
@@ -315,6 +329,7 @@ def test_sequences_may_mix_plain_and_computed():
     np.testing.assert_array_equal(pnp.concatenate(np.ones((2, 3))), np.ones(6))
 
 
+@NUMPY_MARK
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_index_is_that_of_numpy(data):
@@ -347,6 +362,7 @@ def test_index_is_that_of_numpy(data):
         np.testing.assert_array_equal(array(x)[idx].value, expected)
 
 
+@NUMPY_MARK
 def test_index_takes_tokens_that_are_known_only_under_jit():
     table, tokens = floats(5, 3), np.array([[0, 4], [4, -1]])
     np.testing.assert_array_equal(jax.jit(pnp.index)(table, tokens), table[tokens])
@@ -363,6 +379,7 @@ def test_index_takes_tokens_that_are_known_only_under_jit():
     np.testing.assert_array_equal(made.value, table[tokens])
 
 
+@NUMPY_MARK
 def test_patches_times_kernel_are_the_convolution():
     x, kernel = floats(2, 3, 9, 8, 3), floats(3, 2, 3, 5)
     for padding in ("SAME", "VALID", ((2, 1), (0, 1))):
@@ -372,10 +389,12 @@ def test_patches_times_kernel_are_the_convolution():
     assert pnp.conv(np.zeros((2, 8, 8, 1)), np.zeros((3, 3, 1, 1)), 2).shape == (2, 4, 4, 1)
 
 
+@NUMPY_MARK
 def test_conv_promotes_types():
     assert pnp.conv(jnp.ones((4, 4, 1), jnp.int8), floats(3, 3, 1, 2)).dtype == jnp.float32
 
 
+@NUMPY_MARK
 def test_einsum_contracts_in_pairs():
     shapes = [(2, 3), (3, 4), (4, 5), (5, 6)]
     jaxpr = jax.make_jaxpr(lambda *a: pnp.einsum("ab,bc,cd,de->ae", *a))(*[floats(*s) for s in shapes])
@@ -385,6 +404,7 @@ def test_einsum_contracts_in_pairs():
 # Losses.
 
 
+@NUMPY_MARK
 def test_losses_take_computations():
     logits, labels = floats(4, 3), np.array([0, 2, 1, 1])
     for name in ("cross_entropy", "margin_loss"):
@@ -403,6 +423,7 @@ def test_losses_take_computations():
 # Vectorisation.
 
 
+@NUMPY_MARK
 def test_vmap_of_plain_arrays_is_that_of_jax():
     x, w = floats(5, 3), floats(3, 2)
     np.testing.assert_array_equal(pnp.vmap(pnp.dot, (0, None))(x, w), jax.vmap(jnp.dot, (0, None))(x, w))
@@ -432,6 +453,7 @@ def check_vmap(fn, args, in_axes=0, out_axes=0):
     return made
 
 
+@NUMPY_MARK
 def test_vmap_of_computations():
     x, w = floats(5, 3), floats(3, 2)
     made = check_vmap(lambda a, b: pnp.relu(pnp.dot(a, b)), (x, w), (0, None))
@@ -443,6 +465,7 @@ def test_vmap_of_computations():
     check_vmap(lambda a, b: {"sum": a + b, "both": [a, b]}, (x, x * 2), (0, 0), {"sum": 0, "both": -1})
 
 
+@NUMPY_MARK
 def test_vmap_of_pytrees():
     x, w, b = floats(5, 3), floats(3, 2), floats(5, 2)
     in_axes = ({"w": None, "b": 0}, 0)
@@ -450,6 +473,7 @@ def test_vmap_of_pytrees():
     check_vmap(lambda p, a: pnp.dot(a, p["w"]) + p["b"], ({"w": w, "b": b.T}, x), ({"w": None, "b": 1}, 0))
 
 
+@NUMPY_MARK
 def test_vmap_nests():
     x, y = floats(4, 3), floats(5, 3)
 
@@ -464,6 +488,7 @@ def test_vmap_nests():
     check_vmap(pnp.vmap(pnp.dot, (0, None)), (x, y), (None, 0), 1)
 
 
+@NUMPY_MARK
 @pytest.mark.parametrize("data", [array, jnp.asarray])
 @pytest.mark.parametrize("under", [lambda f: f, jax.jit])
 def test_vmap_shares_what_the_function_captures(data, under):
@@ -483,6 +508,7 @@ def test_vmap_shares_what_the_function_captures(data, under):
     np.testing.assert_allclose(then, x @ (w + 1) * 2 + relu(b - 1) + 1, rtol=1e-5, atol=1e-5)
 
 
+@NUMPY_MARK
 def test_vmap_over_labels_and_indices():
     x, at = floats(5, 3), np.array([0, 2, 1, -1, 0])
     expected = x[np.arange(5), at]
@@ -493,6 +519,7 @@ def test_vmap_over_labels_and_indices():
         np.testing.assert_array_equal(fn({"x": params["x"] * 2}), expected * 2)
 
 
+@NUMPY_MARK
 def test_vmap_calls_the_function_once_and_replays_it_once():
     calls = []
 
@@ -508,6 +535,7 @@ def test_vmap_calls_the_function_once_and_replays_it_once():
     assert (used.count("add"), used.count("mul")) == (1, 1)
 
 
+@NUMPY_MARK
 def test_vmap_of_a_result_that_depends_on_no_argument():
     w = parameter([1.0, 2.0], name="w")
     made = pnp.vmap(lambda x: (w, 3.0, x.value))(array(floats(4)))
@@ -516,6 +544,7 @@ def test_vmap_of_a_result_that_depends_on_no_argument():
     np.testing.assert_array_equal(fn({"w": params["w"] + 1})[0], np.tile([2.0, 3.0], (4, 1)))
 
 
+@NUMPY_MARK
 def test_vmap_leaks_nothing():
     kept = []
     with jax.checking_leaks():
@@ -527,6 +556,7 @@ def test_vmap_leaks_nothing():
         _ = kept[0].value
 
 
+@NUMPY_MARK
 def test_vmap_errors():
     with pytest.raises(InputError, match=r"pjax\.vmap"):
         pnp.vmap(pnp.dot, (0, 0))(array(floats(3, 2)), floats(4, 2))
@@ -545,6 +575,7 @@ def test_vmap_errors():
 # Errors.
 
 
+@NUMPY_MARK
 @pytest.mark.parametrize("wrap", [jnp.asarray, array])
 @pytest.mark.parametrize(
     ("name", "args", "words"),
@@ -591,6 +622,7 @@ def test_wrong_arguments_are_explained(wrap, name, args, words):
         assert word in str(caught.value)
 
 
+@NUMPY_MARK
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -615,24 +647,100 @@ def test_wrong_computations_are_explained(make, words):
         assert word in str(caught.value)
 
 
+@NUMPY_MARK
 def test_a_mask_must_be_known():
     with pytest.raises(InputError, match=r"pjax\.index"):
         jax.jit(pnp.index)(floats(3), np.array([True, False, True]))
 
 
+@NUMPY_MARK
 def test_errors_keep_their_cause():
     with pytest.raises(InputError) as caught:
         pnp.sum(floats(2), 3)
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+@NUMPY_MARK
 def test_an_unknown_argument_is_an_error_of_python():
     with pytest.raises(TypeError, match="axes"):
         pnp.sum(floats(2), axes=0)
 
 
+@NUMPY_MARK
 def test_lifted_functions_keep_name_and_docs():
     for name in PUBLIC:
         function = getattr(pnp, name)
         assert function.__name__ == name
         assert function.__doc__
+
+
+# --- The check of layouts, and functions that are none ---
+
+LAYOUT_LAYOUTS = {
+    "reshape": (lambda x: pjax.reshape(x, (3, 2)), (2, 3)),
+    "transpose": (lambda x: pjax.transpose(x, (-1, 0, 1)), (2, 3, 4)),
+    "swapaxes": (lambda x: pjax.swapaxes(x, 0, -1), (2, 3)),
+    "moveaxis": (lambda x: pjax.moveaxis(x, 0, -1), (2, 3, 1)),
+    "expand_dims": (lambda x: pjax.expand_dims(x, (0, -1)), (2, 3)),
+    "squeeze": (lambda x: pjax.squeeze(x), (2, 1, 3)),
+    "repeat": (lambda x: pjax.repeat(x, 3, axis=0), (2, 3)),
+    "repeat-unequal": (lambda x: pjax.repeat(x, (1, 0, 2), axis=1), (2, 3)),
+    "broadcast_to": (lambda x: pjax.broadcast_to(x, (4, 2, 3)), (1, 3)),
+    "concatenate": (lambda x, y: pjax.concatenate([x, y, x], axis=1), (2, 3), (2, 1)),
+    "stack": (lambda x, y: pjax.stack([x, y], axis=-1), (2, 3), (2, 3)),
+    "pad": (lambda x: pjax.pad(x, ((1, 0), (0, 2)), 0.5), (2, 3)),
+    "pad-with-one": (lambda x: pjax.pad(x, 1, 1.0), (2, 3)),
+    "conv_patch-same": (lambda x: pjax.conv_patch(x, 3, 2), (1, 5, 5, 2)),
+    "conv_patch-sparse": (lambda x: pjax.conv_patch(x, 2, 3, "VALID"), (1, 7, 7, 1)),
+    "index-slices": (lambda x: pjax.index(x, (slice(None, None, 2), -1)), (5, 3)),
+    "index-repeated": (lambda x: pjax.index(x, np.array([0, 2, 2])), (4, 2)),
+    "index-mask": (lambda x: pjax.index(x, MASK), (2, 3)),
+    "where": (lambda x, y: jnp.where(MASK, x, y), (2, 3), (2, 3)),
+    "roll-flip-tile": (lambda x: jnp.tile(jnp.flip(jnp.roll(x, 1)), 2), (5,)),
+    "update": (lambda x, y: lax.dynamic_update_slice(x, y, (1,)), (5,), (2,)),
+    "identity": (lambda x: x, (4,)),
+    "bfloat16": (lambda x: x.astype(jnp.bfloat16), (3,)),
+    "constant": (lambda x: jnp.ones((2,)) + 0 * x[:0].sum(), (3,)),
+    "scalar": (lambda x: x[None], ()),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUT_LAYOUTS.values(), ids=LAYOUT_LAYOUTS)
+def test_layouts(case):
+    fn, *shapes = case
+    check_layout(fn, *shapes)
+
+
+NOT_LAYOUTS = {
+    "scaled": (lambda x: x * 2, (3,)),
+    "shifted": (lambda x: x + 1, (3,)),
+    "sum": (lambda x: x.sum(keepdims=True), (3,)),
+    "square": (lambda x: x * x, (3,)),  # the same on zeros and ones
+    "maximum": (lambda x: jnp.maximum(x[0], x[1])[None], (2,)),
+    "product": (lambda x, y: x * y, (3,), (3,)),
+    "relu": (jax.nn.relu, (3,)),
+    "sort": (jnp.sort, (5,)),
+    "step": (lambda x: jnp.where(x > 2, 1.0, 0.0), (3,)),
+    "negated": (lambda x: -x, (3,)),
+    "one-bad-slot": (lambda x: jnp.concatenate([x[:2], x[2:] / 2]), (3,)),
+}
+
+
+@pytest.mark.parametrize("case", NOT_LAYOUTS.values(), ids=NOT_LAYOUTS)
+def test_other_functions_are_refused(case):
+    fn, *shapes = case
+    with pytest.raises(AssertionError, match=r"not a layout: slot \("):
+        check_layout(fn, *shapes)
+
+
+def test_a_wrong_transpose_is_found():
+    @jax.custom_jvp
+    def first_two(x):
+        return x[:2]
+
+    @first_two.defjvp
+    def _(primals, tangents):
+        return first_two(*primals), tangents[0][1:3]
+
+    with pytest.raises(AssertionError, match="the transpose of scalar 0"):
+        check_layout(first_two, (3,))

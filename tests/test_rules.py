@@ -1,4 +1,4 @@
-"""Functions of one number: any function, searched for the nearest point of its graph."""
+"""Rules of functions of one number, quotients, linear and smooth functions of whole arrays."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from pjax.errors import InputError
-from pjax.rules import Function, Scalar, elementary
+from pjax.rules import Divide, Function, Joint, LinearMap, Scalar, elementary
 from tests import functions
+
+# --- Functions of one number: any function, searched for the nearest point of its graph ---
 
 GELU = Scalar(Function("gelu", "gelu", jax.nn.gelu))
 
@@ -251,3 +253,221 @@ def test_functions_are_compared_by_their_keys():
 def test_unknown_functions():
     with pytest.raises(InputError, match="add"):
         elementary("add")
+
+
+# --- Division of two numbers that both move ---
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-6])
+def test_tiny_residuals_survive_float32_divide(size):
+    rng = np.random.default_rng(0)
+    x, y = 10 * rng.normal(size=(2, 200)).astype(np.float32)
+    y = np.where(np.abs(y) < 1, np.float32(3), y)
+    dx, dy, dz = size * rng.normal(size=(3, 200)).astype(np.float32)
+    z = x.astype(np.float64) / y
+    (mx, my), mz = Divide().displace((x, y), (dx, dy), z.astype(np.float32), dz, 3.0)
+    with jax.enable_x64(True):
+        wide = [np.asarray(v, np.float64) for v in (x, y, dx, dy, dz)]
+        (tx, ty), tz = Divide().displace(tuple(wide[:2]), tuple(wide[2:4]), z, wide[4], 3.0)
+    for got, want in ((mx, tx), (my, ty), (mz, tz)):
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4 * size)
+
+
+def test_the_divisor_stays_on_its_side():
+    x, y = jnp.array([1.0, 1.0, -1.0, 5.0]), jnp.array([0.5, -0.5, 1e-3, -2.0])
+    (_, end), z = Divide().project((x, y), jnp.array([-10.0, 10.0, 1e3, 1e4]), 10.0)
+    assert bool((end * y > 0).all())
+    assert bool(jnp.isfinite(z).all())
+    # also where the shift has led across zero
+    (_, move), _ = Divide().displace((x, y), (0 * x, -2 * y), x / y, 0 * x)
+    assert bool(((-y + move) * y > 0).all())
+
+
+def test_what_is_asked_divide():
+    x, y = jnp.array([1.0, 2.0, 0.0, 1.0]), jnp.array([4.0, -0.5, 0.0, 1e-30])
+    goal = jnp.array([2.0, 1.0, 0.0, 1e20])
+    one, two = Divide().ask((x, y), x / y, goal, 0.0)
+    np.testing.assert_allclose(one[:2], [0.5, -2.0])
+    np.testing.assert_allclose(two[:2], [-0.125, -8.0])
+    assert (one[2], two[2]) == (0, 0)
+    assert bool(jnp.isfinite(one).all() & jnp.isfinite(two).all())
+
+
+# --- Linear functions of whole arrays: against a dense solve, and against random points ---
+
+MATRIX = np.tril(np.random.default_rng(0).normal(size=(6, 6))) + 3 * np.eye(6)
+SEGMENTS = np.array([2, 0, 0, 1, 2, 2])
+
+
+def pairs(x, y):
+    """A Fourier transform of complex numbers, as real ones."""
+    z = jnp.fft.fft(jax.lax.complex(x, y))
+    return jnp.stack([z.real, z.imag])
+
+
+MAPS = {
+    "cumsum": (LinearMap(Function("cumsum", "cumsum", jnp.cumsum)), [(6,)], []),
+    "segment sum": (
+        LinearMap(Function("segments", "segment sum", lambda x, i: jax.ops.segment_sum(x, i, 4))),
+        [(6, 2)],
+        [SEGMENTS],
+    ),
+    "fourier": (LinearMap(Function("fft", "fft", pairs), moving=2), [(5,), (5,)], []),
+    "windows": (
+        LinearMap(
+            Function(
+                "windows",
+                "window sum",
+                lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (3,), (1,), "SAME"),
+            )
+        ),
+        [(7,)],
+        [],
+    ),
+    "triangular": (
+        LinearMap(
+            Function(
+                "solve",
+                "triangular solve",
+                lambda b, a: jax.scipy.linalg.solve_triangular(a, b, lower=True),
+            )
+        ),
+        [(6, 2)],
+        [MATRIX],
+    ),
+}
+
+
+def dense(rule, inputs, moving):
+    """The matrix of the map."""
+
+    def flat(v):
+        parts = np.cumsum([x.size for x in inputs[:moving]])[:-1]
+        arrays = [p.reshape(x.shape) for p, x in zip(jnp.split(v, parts), inputs, strict=False)]
+        return rule.forward(*arrays, *inputs[moving:]).ravel()
+
+    return np.asarray(jax.jacfwd(flat)(jnp.zeros(sum(x.size for x in inputs[:moving]))))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("even", [True, False])
+def test_projection_is_that_of_a_dense_solve(name, even):
+    rule, shapes, constants = MAPS[name]
+    rng = np.random.default_rng(1)
+    inputs = [jnp.asarray(rng.normal(size=s)) for s in shapes] + [jnp.asarray(c) for c in constants]
+    goal = jnp.asarray(10 * rng.normal(size=rule.forward(*inputs).shape))
+    weight = 7.0 if even else jnp.asarray(10 ** rng.uniform(0, 3, goal.shape))
+    ends, end = rule.project(tuple(inputs), goal, weight)
+    matrix = dense(rule, inputs, rule.moving)
+    start = np.concatenate([np.ravel(x) for x in inputs[: rule.moving]])
+    w = np.broadcast_to(weight, goal.shape).ravel()
+    left = np.eye(len(start)) + matrix.T @ (w[:, None] * matrix)
+    best = np.linalg.solve(left, start + matrix.T @ (w * goal.ravel()))
+    got = np.concatenate([np.ravel(x) for x in ends[: rule.moving]])
+    np.testing.assert_allclose(got, best, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(end.ravel(), matrix @ best, rtol=1e-9, atol=1e-8)
+    for c, kept in zip(inputs[rule.moving :], ends[rule.moving :], strict=True):
+        np.testing.assert_array_equal(c, kept)
+
+    def cost(x):
+        return np.sum((x - start) ** 2, -1) + np.sum(w * (x @ matrix.T - np.ravel(goal)) ** 2, -1)
+
+    others = got + 10 ** rng.uniform(-6, 1, (500, 1)) * rng.normal(size=(500, len(got)))
+    assert np.all(cost(others) >= cost(got) * (1 - 1e-12))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", MAPS)
+def test_what_is_asked_is_the_transpose(name):
+    rule, shapes, constants = MAPS[name]
+    rng = np.random.default_rng(2)
+    inputs = [jnp.asarray(rng.normal(size=s)) for s in shapes] + [jnp.asarray(c) for c in constants]
+    output = rule.forward(*inputs)
+    goal = jnp.asarray(rng.normal(size=output.shape))
+    asked = rule.ask(tuple(inputs), output, goal, 0.25)
+    assert all(a is None for a in asked[rule.moving :])
+    got = np.concatenate([np.ravel(a) for a in asked[: rule.moving]])
+    np.testing.assert_allclose(got, dense(rule, inputs, rule.moving).T @ goal.ravel(), atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-6])
+def test_tiny_residuals_survive_float32_linear(size):
+    rule = MAPS["cumsum"][0]
+    rng = np.random.default_rng(0)
+    x = 10 * rng.normal(size=20).astype(np.float32)
+    dx, dz = size * rng.normal(size=(2, 20)).astype(np.float32)
+    (move,), back = rule.displace((x,), (dx,), rule.forward(x), dz, 3.0)
+    assert move.dtype == back.dtype == jnp.float32
+    with jax.enable_x64(True):
+        zero = np.zeros(20)
+        (want,), want_back = rule.displace((zero,), (dx.astype(float),), zero, dz.astype(float), 3.0)
+    np.testing.assert_allclose(move, want, rtol=1e-4, atol=1e-5 * size)
+    np.testing.assert_allclose(back, want_back, rtol=1e-4, atol=1e-5 * size)
+
+
+def test_nothing_to_do():
+    rule = MAPS["cumsum"][0]
+    (move,), back = rule.displace((jnp.ones(3),), (jnp.zeros(3),), jnp.arange(1.0, 4.0), jnp.zeros(3))
+    np.testing.assert_array_equal(move, np.zeros(3))
+    np.testing.assert_array_equal(back, np.zeros(3))
+
+
+def test_functions_are_compared_by_their_keys_linear():
+    one, other = (LinearMap(Function("a", "a", lambda x: x)) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != LinearMap(Function("b", "a", lambda x: x))
+
+
+# --- Smooth functions of whole arrays: their projection is local, so what is checked is what it promises ---
+
+
+def normalised(x, c):
+    return x / jnp.sqrt(c + jnp.sum(x * x))
+
+
+RULE = Joint(Function("normalised", "normalised", normalised))
+
+
+@pytest.fixture
+def result(x64):
+    del x64
+    rng = np.random.default_rng(0)
+    x, goal = jnp.asarray(rng.normal(size=(2, 5)))
+    c, weight = jnp.array(0.5), jnp.asarray(rng.uniform(1, 9, 5))
+    (end, kept), output = jax.jit(RULE.project)((x, c), goal, weight)
+    return x, goal, c, weight, end, kept, output
+
+
+def test_the_result_lies_on_the_graph(result):
+    *_, c, _, end, kept, output = result
+    assert kept == c
+    np.testing.assert_allclose(output, normalised(end, c), rtol=1e-12)
+
+
+def test_no_small_move_brings_it_nearer(result):
+    x, goal, c, weight, end, _, _ = result
+
+    def cost(end):
+        return jnp.sum((end - x) ** 2) + jnp.sum(weight * (normalised(end, c) - goal) ** 2)
+
+    least = cost(end)
+    assert least < cost(x)
+    for size in (1e-2, 1e-3, 1e-4):
+        for move in np.random.default_rng(1).normal(size=(50, 5)):
+            assert cost(end + size * move) > least
+
+
+def test_tiny_shifts_to_first_order(x64):
+    """The move is that of the tangent plane."""
+    del x64
+    rng = np.random.default_rng(2)
+    x, dx, dz = jnp.asarray(rng.normal(size=(3, 5)) * [[1.0], [1e-6], [1e-6]])
+    c = jnp.array(0.5)
+    (move, _), back = RULE.displace((x, c), (dx, 0 * c), normalised(x, c), dz, 3.0)
+    slope = jax.jacobian(normalised)(x, c)
+    want = slope.T @ jnp.linalg.solve(slope @ slope.T + jnp.eye(5) / 3, dz - slope @ dx)
+    np.testing.assert_allclose(move, want, rtol=1e-4, atol=1e-10)
+    np.testing.assert_allclose(back, slope @ (dx + want) - dz, rtol=1e-4, atol=1e-10)
