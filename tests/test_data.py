@@ -178,7 +178,7 @@ def test_a_limit_takes_some_of_each_part(folder):
 @pytest.mark.parametrize("option", ["limit", "sequence_length"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "10", 2**63])
 def test_options_that_cannot_be(option, value):
-    with pytest.raises(InputError, match=f"{option} must be a whole number from 1"):
+    with pytest.raises(InputError, match=f"{option} must be a whole number of at least 1"):
         data.load("digits", **{option: value})
 
 

@@ -1,5 +1,6 @@
 """Looks at inputs before work begins, so that errors speak of what the user gave."""
 
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,30 @@ def check_mesh(arrays: Iterable[Any]) -> None:
                 " it to the compiler how results are divided: make the mesh with"
                 " jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))"
             )
+
+
+def check_name(kind: str, name: Any, names: Iterable[str]) -> None:
+    """Refuse a name that is not one of several, with the nearest ones."""
+    known = list(names)
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{kind} must be one of {', '.join(known)}; got {name!r}.{hint}")
+
+
+def check_whole(name: str, value: object, least: int = 1, end: int | None = None) -> None:
+    """Refuse what is not a whole number, or one that is too small or, if there is an end, too large."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (whole and least <= int(value) and (end is None or int(value) < end)):  # type: ignore[call-overload]
+        wanted = f"of at least {least}" if end is None else f"from {least} to {end - 1}"
+        raise InputError(f"{name} must be a whole number {wanted}, got {value!r}")
+
+
+def check_multiple(name: str, value: int, of: int, what: str) -> None:
+    """Refuse a number that cannot be divided."""
+    if value % of:
+        near = max(value // of, 1) * of
+        raise InputError(f"{name} must be a multiple of the {of} {what}, got {value}: take {near}")
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

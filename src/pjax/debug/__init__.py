@@ -12,7 +12,6 @@
 from pjax.debug._locate_nan import NotFinite as NotFinite
 from pjax.debug._locate_nan import Range as Range
 from pjax.debug._locate_nan import locate_nan as locate_nan
-from pjax.debug._nodes import NodeInfo as NodeInfo
 from pjax.debug._partition import InsertedIdentity as InsertedIdentity
 from pjax.debug._partition import PartitionReport as PartitionReport
 from pjax.debug._partition import explain_partition as explain_partition
@@ -25,3 +24,4 @@ from pjax.debug._recompile import compare_calls as compare_calls
 from pjax.debug._recompile import explain_recompile as explain_recompile
 from pjax.debug._violations import Violations as Violations
 from pjax.debug._violations import violations as violations
+from pjax.tools.drawing.names import NodeInfo as NodeInfo

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax.debug._nodes import NodeInfo, info
+from pjax.checks import check_whole
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
@@ -18,7 +18,7 @@ from pjax.graph.nodes import Graph, Node
 from pjax.graph.wires import Evaluator, Expr
 from pjax.optim.solver import OptimizerState, Program, Solver
 from pjax.rules.base import Moves
-from pjax.tools.given import check_number
+from pjax.tools.drawing.names import NodeInfo, info
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ def locate_nan(
     operand 1 [1, 2]: between 0 and 1
     """
     count = solver.steps_per_update if steps is None else steps
-    check_number("steps", count, 0)
+    check_whole("steps", count, 0)
     leaves, treedef = jax.tree.flatten(params)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         raise InputError(

@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pjax.debug._nodes import NodeInfo, info
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Graph
 from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Solver
+from pjax.tools.drawing.names import NodeInfo, info
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any, Self, TextIO
 
 import jax
 
+from pjax.checks import check_whole
 from pjax.optim.callback import call_when
-from pjax.tools.given import check_number
 
 _REDRAWN = 0.1  # seconds between two drawings of the line
 _PRINTED = 5.0  # between two lines, where a line cannot be drawn again
@@ -53,8 +53,8 @@ class Progress:
         show: bool = True,
         stream: TextIO | None = None,
     ) -> None:
-        check_number("total", 1 if total is None else total)
-        check_number("every", every)
+        check_whole("total", 1 if total is None else total)
+        check_whole("every", every)
         self._total, self._name, self._show = total, name, show
         self._stream = stream
         self.every = every

@@ -21,13 +21,13 @@ from rich.text import Text
 from typer import Argument, Option
 
 import pjax
+from pjax.checks import check_name
 from pjax.errors import InputError
 from pjax.experiments import checkpoint, endings, learners, loggers, methods, own_data, results, structure
 from pjax.experiments import data as datasets
 from pjax.experiments import devices as placing
 from pjax.experiments import processes as joining
 from pjax.experiments import train as training
-from pjax.experiments.checks import check_name
 from pjax.experiments.config import MODELS, Config, parse_widths
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import Run

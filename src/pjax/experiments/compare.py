@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pjax.checks import check_name
 from pjax.errors import InputError
 from pjax.experiments import methods
-from pjax.experiments.checks import check_name
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import divisor
 from pjax.experiments.results import Run, read_run, read_runs, unpack

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pjax.checks import check_multiple, check_name
 from pjax.errors import InputError
 from pjax.experiments import data, learners, loggers, methods, models, own_data, own_model
-from pjax.experiments.checks import check_multiple, check_name
 from pjax.experiments.results import architecture, plain, read_object
 
 MODELS = ("mlp", "cnn", "rnn")

@@ -27,9 +27,9 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from pjax.checks import check_name, check_whole
 from pjax.errors import DataError, InputError
 from pjax.experiments import sources as official
-from pjax.experiments.checks import check_name, check_whole
 from pjax.experiments.download import Progress, check_space, fetch, locked, on_disk
 from pjax.tools.files import replacing
 

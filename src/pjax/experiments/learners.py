@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 import pjax
 from pjax import nn, optim
-from pjax.experiments.checks import check_name
+from pjax.checks import check_name
 
 Params = dict[str, jax.Array]
 State = Any

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pjax import optim
+from pjax.checks import check_name
 from pjax.errors import InputError
 from pjax.experiments.baselines import FeedbackAlignment, ForwardForward
-from pjax.experiments.checks import check_name
 from pjax.experiments.learners import PRECISIONS, TINY, Apart, Gradient, Rates, transformation
 from pjax.experiments.learners import Method as Method
 from pjax.experiments.learners import Params as Params

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 import pjax
 from pjax import nn
+from pjax.checks import check_name
 from pjax.errors import InputError
-from pjax.experiments.checks import check_name
 from pjax.nn import RNN as RNN
 
 SCALE = 1.5

@@ -20,9 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pjax.checks import some
+from pjax.checks import check_name, some
 from pjax.errors import DataError, InputError
-from pjax.experiments.checks import check_name
 from pjax.experiments.data import Array, Dataset, Kind, moments, permutation
 
 Arrays: TypeAlias = Mapping[str, Any]

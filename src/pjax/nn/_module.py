@@ -1,17 +1,184 @@
-"""Modules: trees of layers whose parameters are passed in."""
+"""Modules: trees of layers whose parameters are declared in them, and passed in."""
 
 import copy
+import difflib
+import fnmatch
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pjax.containers.lift import describe
 from pjax.errors import InputError
-from pjax.nn._mismatch import check_parameters
-from pjax.nn._parameter import Parameter, floating
+from pjax.nn import initialisers
+
+# --- The declaration of a parameter: its shape, its type, and how it starts ---
+
+Initialiser: TypeAlias = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
+"""A function of a key, a shape and a dtype, such as those of `jax.nn.initializers`."""
+
+
+class Parameter:
+    """Declares a parameter of a `Module`; it holds no value.
+
+    Inside `Module.apply` the attribute is the array that was passed under the parameter's name. The same
+    object in two places is one parameter, named after the first of them.
+
+    Args:
+        shape: the shape; an integer stands for one axis.
+        initialiser: a function of a key, the shape and the dtype that returns the initial value.
+        dtype: a type of floating point.
+
+    >>> Parameter((2, 3), initialisers.normal())
+    Parameter(shape=(2, 3), float32)
+    """
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        initialiser: Initialiser = initialisers.zeros,
+        dtype: Any = np.float32,
+    ) -> None:
+        try:
+            self.shape = tuple(
+                map(operator.index, (shape,) if isinstance(shape, int | np.integer) else shape)
+            )
+        except TypeError as error:
+            raise InputError(
+                f"Parameter: a shape is a tuple of whole numbers, got {shape!r:.120}."
+            ) from error
+        if any(n < 0 for n in self.shape):
+            raise InputError(f"Parameter: lengths must not be negative, got the shape {self.shape}.")
+        if not callable(initialiser):
+            raise InputError(
+                "Parameter: the initialiser must be a function of a key, a shape and a dtype, such as "
+                f"nn.initialisers.normal(); got {type(initialiser).__name__} {initialiser!r:.120}."
+            )
+        self.initialiser = initialiser
+        self.dtype = floating(dtype)
+
+    @property
+    def size(self) -> int:
+        """The number of scalars."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __repr__(self) -> str:
+        return f"Parameter(shape={self.shape}, {self.dtype})"
+
+    # A declaration that is used like an array says where the array is.
+
+    def _no_value(self, *_: Any, **__: Any) -> NoReturn:
+        raise InputError(
+            f"{self!r} declares a parameter and has no value. Call the model through "
+            "model.apply(params, …), with params = model.init(key); model.bind(params) gives a model whose "
+            "parameters are arrays."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{type(self).__name__} has no attribute {name!r}: it declares a parameter and has no value. "
+            "Call the model through model.apply(params, …)."
+        )
+
+    __array__ = __getitem__ = __iter__ = __len__ = __float__ = __bool__ = _no_value
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_value
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = _no_value
+    # JAX asks whether there is such a method before it does anything else.
+    __jax_array__ = property(_no_value)
+    # NumPy leaves `array @ parameter` to the operators above.
+    __array_ufunc__ = None
+
+
+def floating(dtype: Any) -> np.dtype[Any]:
+    """The dtype; `InputError` unless it is one of floating point."""
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError as error:
+        raise InputError(f"Parameter: {dtype!r:.120} is no dtype; use jnp.float32 or the like.") from error
+    if not jnp.issubdtype(found, jnp.floating):
+        raise InputError(f"Parameter: the dtype must be one of floating point, got {found}.")
+    return found
+
+
+# --- Whether given values are those of a model's parameters, and a message that shows where they are not ---
+
+_MOST_LINES = 40  # parameters that fit are left out of longer lists
+
+
+def check_parameters(model: str, declared: Mapping[str, Parameter], given: Any) -> None:
+    """Raise an `InputError` unless there is one value of the right shape for each parameter."""
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"{model}.apply: the parameters must be a dictionary as model.init(key) returns it, got "
+            f"{type(given).__name__}. Are the arguments in the order apply(params, x)?"
+        )
+    missing = [name for name in declared if name not in given]
+    unknown = [name for name in given if name not in declared]
+    wrong = [
+        name
+        for name in declared
+        if name in given and getattr(given[name], "shape", None) != declared[name].shape
+    ]
+    if not (missing or unknown or wrong):
+        return
+    counts = [
+        f"{len(names)} {what}"
+        for names, what in ((missing, "missing"), (unknown, "unknown"), (wrong, "of another shape"))
+        if names
+    ]
+    expected_notes = dict.fromkeys(missing, "missing") | {
+        name: f"given {_shape(given[name])}" for name in wrong
+    }
+    given_notes = {name: _unknown(name, given[name], declared, missing) for name in unknown} | {
+        name: f"expected {declared[name].shape}" for name in wrong
+    }
+    raise InputError(
+        f"{model}: the parameters are not those of the model: {', '.join(counts)}.\n"
+        f"Expected:\n{_listing({name: str(p.shape) for name, p in declared.items()}, expected_notes)}\n"
+        f"Given:\n{_listing({str(name): _shape(x) for name, x in given.items()}, given_notes)}\n"
+        "Pass what model.init(key) returned for this model, or an update of it."
+    )
+
+
+def _shape(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f"{type(value).__name__}, not an array" if shape is None else str(tuple(shape))
+
+
+def _unknown(name: Any, value: Any, declared: Mapping[str, Parameter], missing: list[str]) -> str:
+    if isinstance(value, Mapping):
+        return "unknown; names are paths with dots in one flat dictionary, such as 'hidden.weight'"
+    # What is missing is meant more likely than what was given too.
+    near = difflib.get_close_matches(str(name), missing, 1) or difflib.get_close_matches(
+        str(name), declared, 1
+    )
+    return f"unknown; did you mean {near[0]!r}?" if near else "unknown"
+
+
+def _listing(shapes: Mapping[str, str], notes: Mapping[str, str]) -> str:
+    """One line for each entry, with a mark and a note where something is wrong."""
+    if not shapes:
+        return "    nothing"
+    names = list(shapes)
+    if len(names) > _MOST_LINES:
+        names = [name for name in names if name in notes]
+    width = max(map(len, names), default=0)
+    lines = [
+        f"  ✗ {name:{width}}  {shapes[name]}  ← {notes[name]}"
+        if name in notes
+        else f"    {name:{width}}  {shapes[name]}"
+        for name in names
+    ]
+    if len(names) < len(shapes):
+        lines.append(f"    … and {len(shapes) - len(names)} that fit")
+    return "\n".join(lines)
+
+
+# --- Modules ---
 
 _RESERVED = ("apply", "bind", "init", "shapes")
 
@@ -290,3 +457,45 @@ def _check_key(model: Module, key: Any) -> None:
         raise InputError(
             f"{type(model).__name__}.init: expected a key, such as jax.random.key(0), got {describe(key)}."
         )
+
+
+# --- Which parameters learn ---
+
+T = TypeVar("T")
+
+
+def freeze(params: Mapping[str, T], *patterns: str) -> tuple[dict[str, T], dict[str, T]]:
+    """Divide parameters into those that learn and those that stay as they are.
+
+    An optimiser is given the first alone; the second enters the function as constants, through
+    ``model.apply(trainable | frozen, x)``.
+
+    Args:
+        params: values by name, as `Module.init` returns them.
+        patterns: names of what stays as it is, with ``*``, ``?`` and ``[…]`` as in the names of files; ``*``
+            matches dots too.
+
+    Returns:
+        The parameters that learn, and those that do not.
+
+    Raises:
+        InputError: if a pattern matches nothing.
+
+    >>> trainable, frozen = freeze({"embed.weight": 1, "out.weight": 2, "out.bias": 3}, "embed.*", "*.bias")
+    >>> trainable, frozen
+    ({'out.weight': 2}, {'embed.weight': 1, 'out.bias': 3})
+    """
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in params):
+            near = difflib.get_close_matches(pattern, params, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InputError(
+                f"freeze: the pattern {pattern!r} matches no parameter.{hint} The parameters are "
+                f"{', '.join(params) or 'none'}."
+            )
+    frozen = {
+        name: value
+        for name, value in params.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    return {name: value for name, value in params.items() if name not in frozen}, frozen

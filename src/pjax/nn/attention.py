@@ -13,8 +13,7 @@ from pjax.containers.lift import lift
 from pjax.errors import InputError
 from pjax.nn._check import check_last_axis, shape_of, whole
 from pjax.nn._module import Module
-from pjax.nn.activations import ReLU
-from pjax.nn.linear import Linear
+from pjax.nn.layers import Linear, ReLU
 
 
 class MultiHeadAttention(Module):

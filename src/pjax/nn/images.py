@@ -9,8 +9,7 @@ from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
 from pjax.nn import initialisers
 from pjax.nn._check import check_image, padding_setting, pair, whole
-from pjax.nn._module import Module
-from pjax.nn._parameter import Initialiser, Parameter
+from pjax.nn._module import Initialiser, Module, Parameter
 from pjax.rules.windows import Padding
 
 

@@ -11,9 +11,7 @@ from pjax.containers.computation import Computation, Operand
 from pjax.errors import InputError
 from pjax.nn._check import check_last_axis, shape_of, whole
 from pjax.nn._module import Module
-from pjax.nn.activations import ReLU
-from pjax.nn.embedding import Embedding
-from pjax.nn.linear import Linear
+from pjax.nn.layers import Embedding, Linear, ReLU
 
 
 class RNN(Module):

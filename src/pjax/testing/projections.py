@@ -14,11 +14,19 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.rules import Example, Primitive, Target, registered
-from pjax.testing import samples as draw
 from pjax.testing import search
-from pjax.testing.report import ROUNDINGS, TOLERANCE, Report, Witness, brief, worst
-from pjax.testing.rounding import rounding
-from pjax.testing.samples import Shapes
+from pjax.testing.report import (
+    ROUNDINGS,
+    TOLERANCE,
+    Report,
+    Shapes,
+    Witness,
+    brief,
+    drawn_inputs,
+    drawn_sizes,
+    worst,
+)
+from pjax.testing.search import rounding
 
 _HARD = 1e6  # weight of a loss whose minimisers are projected onto
 
@@ -353,7 +361,7 @@ class _PrimitiveCheck(_Check):
 
     def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
         dtype = np.dtype(self.dtype)
-        inputs = tuple(x.astype(dtype) for x in draw.inputs(rng, count, self.core, scales))
+        inputs = tuple(x.astype(dtype) for x in drawn_inputs(rng, count, self.core, scales))
         flat = np.concatenate([x.astype(np.float64).reshape(count, -1) for x in inputs], axis=-1)
         values, slopes = self.wide("slopes", flat)
         sizes = np.abs(values) + np.abs(slopes).max(-1, initial=0)
@@ -370,7 +378,7 @@ class _PrimitiveCheck(_Check):
             np.where(rng.random(count) < 0.5, values, 0),
         ]
         target = np.choose(rng.integers(0, 5, count), kinds)
-        weight = draw.spread(rng, self.weights, count)
+        weight = drawn_sizes(rng, self.weights, count)
         return inputs, target.astype(dtype), weight.astype(dtype)
 
     def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:
@@ -475,7 +483,7 @@ class _TargetCheck(_Check):
 
     def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
         (shape,) = self.core
-        (x,) = draw.inputs(rng, count, self.core, scales)
+        (x,) = drawn_inputs(rng, count, self.core, scales)
         if self.labels == "classes":
             return x.astype(self.dtype), rng.integers(0, shape[-1], (count, *shape[:-1])).astype(np.int32)
         if self.labels == "probabilities":

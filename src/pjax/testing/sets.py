@@ -8,8 +8,7 @@ import jax
 import numpy as np
 
 from pjax.sets import Constrain, Set
-from pjax.testing import samples as draw
-from pjax.testing.report import ROUNDINGS, TOLERANCE, Report, Witness, brief
+from pjax.testing.report import ROUNDINGS, TOLERANCE, Report, Witness, brief, drawn_inputs, drawn_sizes
 
 
 def check_set(
@@ -56,10 +55,10 @@ def check_set(
     rng = np.random.default_rng(key)
     shape = tuple(shape)
     ones = [1] * len(shape)
-    first, second = (a.astype(dtype) for a in draw.inputs(rng, samples, (shape, shape), scales))
+    first, second = (a.astype(dtype) for a in drawn_inputs(rng, samples, (shape, shape), scales))
     extreme = np.resize([0.0, 1e-9, 1e9, 1.0], (16, *ones)) * rng.choice([-1, 1], (16, *shape))
     first, second = (np.concatenate([a, extreme.astype(dtype)]) for a in (first, second))
-    weight = draw.spread(rng, weights, len(first)).astype(dtype).reshape(-1, *ones)
+    weight = drawn_sizes(rng, weights, len(first)).astype(dtype).reshape(-1, *ones)
     with jax.enable_x64(dtype == "float64"):
         whole = into.fitted(first.shape, first.shape[: first.ndim - into.core], dtype)
         arrays, structure = jax.tree.flatten(whole)

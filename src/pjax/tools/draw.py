@@ -11,9 +11,8 @@ from pjax.graph import read as tracing
 from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Solver, check_option
 from pjax.tools.drawing.diagram import Diagram, diagram_of
-from pjax.tools.drawing.dot import dot_text
-from pjax.tools.drawing.mermaid import mermaid_text
 from pjax.tools.drawing.svg import svg_text
+from pjax.tools.drawing.text import dot_text, mermaid_text
 from pjax.tools.files import write_atomically
 from pjax.tools.given import constant_names, given
 

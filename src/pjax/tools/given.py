@@ -33,12 +33,6 @@ def given(what: Any, params: Any) -> tuple[Callable[[Any], Any], Any]:
     return what, params
 
 
-def check_number(name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is not a whole number, or too small."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
 def constant_names(what: Any, fn: Callable[[Any], Any], constants: Sequence[Any]) -> tuple[str, ...]:
     """For each array that a function captured, the user's name for it; empty where there is none.
 

@@ -11,14 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pjax.checks import check_finite
+from pjax.checks import check_finite, check_whole
 from pjax.engines.point import Problem
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Program, Solver, compiled
 from pjax.tools.drawing import names
-from pjax.tools.given import check_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +94,7 @@ def profile(
     ['dot', 'squared_error']
     """
     solver = AlternatingProjections() if solver is None else solver
-    check_number("repeats", repeats)
+    check_whole("repeats", repeats)
     traced, leaves = tracing.read(fn, params), jax.tree.leaves(params)
     check_finite(traced, leaves)
     program = compiled(solver, traced)

@@ -9,12 +9,13 @@ Here one coordinate runs *along* the arrows and the other *across* them.
 
 import collections
 import dataclasses
+import importlib
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from pjax.errors import PjaxError
 from pjax.tools.drawing.diagram import Arrow, Diagram
-from pjax.tools.drawing.needs import module
 
 Point: TypeAlias = tuple[float, float]
 Size: TypeAlias = tuple[float, float]
@@ -29,6 +30,17 @@ PORT = 12.0  # between arrows that enter one box
 CORNER, WIDE = 10.0, 20.0  # between these and the end of its side; at the top, where the number of the set is
 AWAY = 15.0  # between these and the layer
 ROUND = 9.0  # radius of corners
+
+
+def module(name: str) -> Any:
+    """A module of the extra ``draw``, imported when it is needed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise PjaxError(
+            f'pictures need {package}: pip install "pjax-learn[draw]". DOT and Mermaid need nothing more'
+        ) from None
 
 
 class Rectangle(NamedTuple):

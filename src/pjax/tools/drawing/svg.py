@@ -6,10 +6,20 @@ from typing import TypeAlias
 from xml.sax.saxutils import escape
 
 from pjax.tools.drawing import names
-from pjax.tools.drawing.diagram import Arrow, Box, Diagram
-from pjax.tools.drawing.needs import module
-from pjax.tools.drawing.place import Rectangle, Route, Size, place
-from pjax.tools.drawing.style import CONSTANT, FAINT, INK, PALE, SETS, WIRE, Style, paint
+from pjax.tools.drawing.diagram import (
+    CONSTANT,
+    FAINT,
+    INK,
+    PALE,
+    SETS,
+    WIRE,
+    Arrow,
+    Box,
+    Diagram,
+    Style,
+    paint,
+)
+from pjax.tools.drawing.place import Rectangle, Route, Size, module, place
 
 FONT = "DejaVu Sans"
 """Comes with matplotlib, and is wider than most: other fonts fit into the same boxes."""
