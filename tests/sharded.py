@@ -11,7 +11,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import pjax
 from benchmarks.scaling import collectives, exchanged, loops
 from pjax import optim
-from pjax.experiments import models, structure
+from pjax.experiments import config as configuration
+from pjax.experiments import models
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
@@ -111,8 +112,8 @@ def main() -> None:
             "batches": loop.batches_per_call,
             "always": exchanged(text, taken=0),
             "sometimes": exchanged(text) - exchanged(text, taken=0),
-            "message": structure.message(config),
-            "per batch": float(structure.exchanges(config)),
+            "message": configuration.message(config),
+            "per batch": float(configuration.exchanges(config)),
         }
     alone, together = (
         one.params(one.advance(one.start(), 0, [0], lambda *_: None)[0]) for one in (Loop(config), loop)

@@ -21,6 +21,31 @@ from pjax.optim.solver import compiled
 from pjax.tools.profile import _alone
 from tests.graphs import make
 
+# --- The compiler's account of a step, against the committed one: noise cannot fool it ---
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_steps_cost_what_they_did():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "costs"], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, (
+        f"{done.stderr[-2000:]}\nIf this is meant: python -m benchmarks costs --update"
+    )
+
+
+def test_more_and_less_are_both_noticed():
+    known = json.loads(costs.FILE.read_text())["costs"]
+    name = next(iter(known))
+    more = {name: known[name] | {"bytes": known[name]["bytes"] * 1.1}}
+    less = {name: known[name] | {"operations": known[name]["operations"] * 0.9}}
+    assert costs.compare(known, known) == []
+    assert "bytes" in costs.compare(more, known)[0]
+    assert "-10.0%" in costs.compare(less, known)[0]
+    assert costs.compare({"new": known[name]}, known) == ["new: not in the file"]
+
+
 # --- Summaries: nodes, edges, memory and operations of a graph, counted without running it ---
 
 SUMMARY_MARK = pytest.mark.usefixtures("quick_compilation")
@@ -224,28 +249,3 @@ def test_larger_products_cost_more():
 def test_repeats_are_checked():
     with pytest.raises(pjax.PjaxError, match="repeats must be a whole number"):
         pjax.profile(loss, PARAMS, repeats=0)
-
-
-# --- The compiler's account of a step, against the committed one: noise cannot fool it ---
-
-ROOT = Path(__file__).parents[1]
-
-
-def test_steps_cost_what_they_did():
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "costs"], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, (
-        f"{done.stderr[-2000:]}\nIf this is meant: python -m benchmarks costs --update"
-    )
-
-
-def test_more_and_less_are_both_noticed():
-    known = json.loads(costs.FILE.read_text())["costs"]
-    name = next(iter(known))
-    more = {name: known[name] | {"bytes": known[name]["bytes"] * 1.1}}
-    less = {name: known[name] | {"operations": known[name]["operations"] * 0.9}}
-    assert costs.compare(known, known) == []
-    assert "bytes" in costs.compare(more, known)[0]
-    assert "-10.0%" in costs.compare(less, known)[0]
-    assert costs.compare({"new": known[name]}, known) == ["new: not in the file"]

@@ -1,13 +1,16 @@
-"""The pages of the documentation: their examples run, and nothing public is missing from the reference."""
+"""The pages of the documentation, and the gallery: their examples run, and nothing public is missing."""
 
 import contextlib
 import dataclasses
 import doctest
+import importlib
 import io
 import re
 import shlex
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 import yaml
@@ -15,7 +18,9 @@ import yaml
 import pjax
 from pjax.experiments import cli, methods
 from tests import pages
-from website import docstrings, links, mathml, notebook, reference
+from website import docstrings, hooks, notebook
+
+# --- Pages ---
 
 DOCS = pages.ROOT / "docs"
 # Some pages have tests of their own; notebooks are run when the site is built.
@@ -53,12 +58,12 @@ def test_the_page_on_debugging_shows_what_it_prints(capsys):
 
 
 def test_the_reference_is_complete():
-    assert reference.missing(DOCS / "api") == []
+    assert hooks.missing(DOCS / "api") == []
 
 
 def test_a_missing_name_is_noticed(tmp_path):
     (tmp_path / "page.md").write_text((DOCS / "api" / "pjax.md").read_text().replace("::: pjax.solve\n", ""))
-    missing = reference.missing(tmp_path)
+    missing = hooks.missing(tmp_path)
     assert "pjax.solve" in missing
     assert "pjax.trace" not in missing
 
@@ -66,16 +71,16 @@ def test_a_missing_name_is_noticed(tmp_path):
 def test_a_name_that_is_gone_is_noticed(tmp_path):
     (tmp_path / "page.md").write_text("::: pjax.nothing\n")
     with pytest.raises(ValueError, match=r"pjax\.nothing, which does not exist"):
-        reference.missing(tmp_path)
+        hooks.missing(tmp_path)
 
 
 def test_what_users_import_has_pages():
     """Packages that pages document; the rest of pjax may change without a word."""
     public = {"debug", "errors", "experiments", "losses", "nn", "optim", "rules", "sets", "testing"}
-    assert set(reference.modules(DOCS / "api")) == {"pjax", *(f"pjax.{name}" for name in public)}
+    assert set(hooks.modules(DOCS / "api")) == {"pjax", *(f"pjax.{name}" for name in public)}
 
 
-@pytest.mark.parametrize("module", [docstrings, links, mathml, notebook], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [docstrings, hooks, notebook], ids=lambda m: m.__name__)
 def test_doctests_of_the_site(module):
     found = doctest.testmod(module)
     assert found.attempted
@@ -210,9 +215,103 @@ def test_the_search_needs_no_server_and_no_network():
 
 def test_formulas_that_cannot_be_drawn_are_refused():
     with pytest.raises(ValueError, match="nonsense"):
-        mathml.render(r'<span class="arithmatex">\(\nonsense{x}\)</span>')
+        hooks.render(r'<span class="arithmatex">\(\nonsense{x}\)</span>')
 
 
 def test_a_formula_of_a_docstring_spans_lines():
     text = "Set: :math:`a\n    + b`.\n\n    .. math:: x\n        = y\n\n    More."
     assert docstrings.markdown(text) == "Set: $a + b$.\n\n\n    $$ x = y $$\n\n    More."
+
+
+# --- The gallery in small versions: every example runs, draws its picture, and finds what it says ---
+
+GALLERY_MARK = pytest.mark.usefixtures("quick_compilation")
+
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+NAMES = sorted(
+    path.stem
+    for path in EXAMPLES.glob("*.py")
+    if not path.stem.startswith("_") and path.stem != "sudoku_puzzles"
+)
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """A function from the name of an example to its module."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if name in NAMES or name in ("_gallery", "sudoku_puzzles"):
+            del sys.modules[name]
+
+
+EXPECTED = {
+    "constrained": lambda f: f["projections, broken"] == 0 and f["projections, error"] < 0.5,
+    "logistic_regression": lambda f: f["projections"] < 1e-4,
+    "mlp": lambda f: f["dr"] > 60 and f["ap"] > 60,
+    "nmf": lambda f: f["projections"] >= f["parts"] - 1,
+    "phase_retrieval": lambda f: f["projections"] > f["Adam"],
+    "quantised": lambda f: f["levels"] == 3 and f["projections"] > f["gradients"] + 20,
+    "rnn": lambda f: f["projections"] > 40,
+    "sudoku": lambda f: f["solved"] == f["puzzles"] > f["by gradients"],
+}
+
+
+@GALLERY_MARK
+@pytest.mark.parametrize("name", NAMES)
+def test_example(name, example, tmp_path, capsys):
+    figures = example(name).main(["--quick", "--pictures", str(tmp_path)])
+    assert EXPECTED[name](figures), figures
+    assert (tmp_path / f"{name}.png").stat().st_size > 5000
+    assert capsys.readouterr().out.count("\n") >= 2
+
+
+@GALLERY_MARK
+def test_every_example_is_on_the_page_with_a_small_picture():
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    for name in NAMES:
+        assert f"](gallery/{name}.png)" in page
+        assert f"python examples/{name}.py" in page
+        assert (ROOT / "docs" / "gallery" / f"{name}.png").stat().st_size < 80_000
+
+
+@GALLERY_MARK
+def test_the_puzzles_are_those_of_the_generator(example):
+    puzzles = example("sudoku_puzzles")
+    lines = (EXAMPLES / "sudoku_puzzles.txt").read_text().split()
+    assert len(lines) == len(set(lines)) == 100
+    assert list(puzzles.puzzles(2)) == lines[:2]
+
+
+@GALLERY_MARK
+def test_the_puzzles_are_hard(example):
+    puzzles = example("sudoku_puzzles")
+    lines = (EXAMPLES / "sudoku_puzzles.txt").read_text().split()
+    for line in lines[::20]:
+        grid = list(map(int, line))
+        assert puzzles.is_unique(grid)
+        assert not puzzles.is_easy(grid)
+        for cell in (cell for cell in range(81) if grid[cell]):
+            assert not puzzles.is_unique([0 if c == cell else d for c, d in enumerate(grid)])
+
+
+@GALLERY_MARK
+def test_an_easy_puzzle_is_easy(example):
+    puzzles = example("sudoku_puzzles")
+    (solution,) = puzzles.solutions(
+        list(map(int, (EXAMPLES / "sudoku_puzzles.txt").read_text().split()[0])), 9
+    )
+    assert puzzles.is_easy([0 if cell % 9 == cell // 9 else d for cell, d in enumerate(solution)])
+
+
+@GALLERY_MARK
+def test_a_wrong_grid_is_not_right(example):
+    sudoku = example("sudoku")
+    grid = (np.arange(9) + 3 * np.arange(9)[:, None] + np.arange(9)[:, None] // 3) % 9 + 1
+    assert sudoku.right(grid, np.zeros((9, 9), int))
+    assert not sudoku.right(grid, np.full((9, 9), 1))
+    grid[0, :2] = grid[0, 1::-1]
+    assert not sudoku.right(grid, np.zeros((9, 9), int))

@@ -23,12 +23,12 @@ from typer import Argument, Option
 import pjax
 from pjax.checks import check_name
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, learners, loggers, methods, own_data, results, structure
+from pjax.experiments import checkpoint, endings, learners, loggers, methods, own_data, results
 from pjax.experiments import data as datasets
 from pjax.experiments import devices as placing
 from pjax.experiments import processes as joining
 from pjax.experiments import train as training
-from pjax.experiments.config import MODELS, Config, parse_widths
+from pjax.experiments.config import MODELS, Config, example, parse_widths
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import Run
 from pjax.experiments.train import Progress
@@ -714,7 +714,7 @@ def graph(
             batch_size=batch_size,
             sequence_length=sequence_length,
         )
-        drawing = pjax.draw(*structure.example(config), fold=fold, direction=direction)  # type: ignore[arg-type]
+        drawing = pjax.draw(*example(config), fold=fold, direction=direction)  # type: ignore[arg-type]
         for path in out or ():
             _say(drawing.save(path))
         if not out:
@@ -741,7 +741,7 @@ def summary(
             batch_size=batch_size,
             sequence_length=sequence_length,
         )
-        found = pjax.summary(*structure.example(config))
+        found = pjax.summary(*example(config))
         typer.echo(found.markdown if markdown else str(found))
 
 

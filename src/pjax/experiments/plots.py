@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import paper, structure
+from pjax.experiments import paper
+from pjax.experiments.config import sent as bytes_sent
 from pjax.experiments.results import Run, read_run
 from pjax.experiments.tables import (
     about,
@@ -172,7 +173,7 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
     figure, found = _by_architecture(runs, "accuracy over bytes sent", width=11.0, height=7.4)
     lines, rates = {}, {}
     for run in runs:
-        rates[run.folder], sent = structure.sent(run)
+        rates[run.folder], sent = bytes_sent(run)
         steps, mean, _ = curve(run)
         lines[run.folder] = steps / int(run.config["steps_per_batch"]) * sent / 1e6, mean
     for axis, _, shown in found:

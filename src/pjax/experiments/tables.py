@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pjax.experiments import methods, paper, structure
+from pjax.experiments import methods, paper
+from pjax.experiments.config import sent as bytes_sent
 from pjax.experiments.own_model import is_own
 from pjax.experiments.results import Run, Spread, plain
 
@@ -247,7 +248,7 @@ def _cells_beside_adam(run: Run, runs: Sequence[Run]) -> list[str]:
         found.append(MISSING if when is None else f"{when[1]:.3g}")
         found.append(MISSING if step is None else f"{step.mean * _steps_per_batch(run):.3g}")
     if run.study == "exchanges":
-        often, sent = structure.sent(run)
+        often, sent = bytes_sent(run)
         found += [str(often), _megabytes(sent * batches(run))]
         found.append(MISSING if when is None else _megabytes(sent * when[0]))
     if run.study == "learning":
