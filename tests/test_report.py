@@ -369,7 +369,7 @@ def test_other_studies_have_bars_and_no_times(tmp_path):
     assert "Seconds to" not in text
     assert "EP, precision bfloat16" in text
     assert "1 × 128, 4 levels" in text
-    assert (tmp_path / "figures" / "precision-mlp-mnist.png").exists()
+    assert (tmp_path / "figures" / "precision.png").exists()
 
 
 def test_the_study_of_exchanges_counts_bytes(tmp_path):
@@ -390,7 +390,7 @@ def test_the_study_of_exchanges_counts_bytes(tmp_path):
     assert seldom[6:8] == ["1/100", f"{80 * batch:.3g}"]
     assert ap[6:8] == ["2", f"{800 * 2 * batch:,.0f}"]
     assert seldom[3] == "−1.50"
-    assert (tmp_path / "figures" / "exchanges-mlp-mnist.png").exists()
+    assert (tmp_path / "figures" / "exchanges.png").exists()
 
 
 def test_diverged_and_cut_runs_are_named(tmp_path):

@@ -83,17 +83,23 @@ def look(method: str) -> Look:
     return Look(COLOURS.get(base, _OTHER), base in _PROJECTIONS, base != method)
 
 
-def _by_architecture(
-    runs: Sequence[Run], title: str, **options: Any
-) -> tuple[Any, list[tuple[Any, str, list[Run]]]]:
-    """A figure with a panel for each architecture, in each row: its axes, its name, and its runs."""
-    names = sort_architectures({run.architecture for run in runs})
-    head = f"{describe(runs)}: {title}"
-    figure, axes = panels(len(names), head, about(runs), titles=[spell(name) for name in names], **options)
-    return figure, [
-        (axis, name, sort_methods(run for run in runs if run.architecture == name))
-        for axis, name in zip(axes, itertools.cycle(names), strict=False)
-    ]
+def _networks(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each network, by what it is called."""
+    found: dict[str, list[Run]] = {}
+    trained = dict.fromkeys(describe([run]) for run in runs)
+    for what in trained:
+        own = [run for run in runs if describe([run]) == what]
+        for name in sort_architectures({run.architecture for run in own}):
+            title = spell(name) if len(trained) == 1 else f"{what}, {spell(name)}"
+            found[title] = sort_methods(run for run in own if run.architecture == name)
+    return found
+
+
+def _by_network(runs: Sequence[Run], title: str, **options: Any) -> tuple[Any, list[tuple[Any, list[Run]]]]:
+    """A figure with a panel for each network, in each row: its axes, and its runs."""
+    found, head = _networks(runs), f"{describe(runs)}: {title}"
+    figure, axes = panels(len(found), head, about(runs), titles=list(found), **options)
+    return figure, list(zip(axes, itertools.cycle(found.values()), strict=False))
 
 
 # --- Training curves ---
@@ -101,13 +107,13 @@ def _by_architecture(
 
 @styled
 def training_curves(runs: Sequence[Run]) -> Any:
-    """Test accuracy over steps and, below, over seconds: a panel per architecture, a line per method.
+    """Test accuracy over steps and, below, over seconds: a panel per network, a line per method.
 
     Lines are means over seeds, bands one standard deviation. A method that stopped goes on as a dotted line
     at the accuracy of its best parameters, to its label. Diamonds are the paper's results.
     """
     runs = _started(runs)
-    figure, found = _by_architecture(
+    figure, found = _by_network(
         runs,
         f"test {runs[0].score} over training steps and time",
         labels=[f"{_label(run, runs)} 99.9" for run in runs],
@@ -117,8 +123,8 @@ def training_curves(runs: Sequence[Run]) -> Any:
     half = len(found) // 2
     rows: dict[Axis, Any] = {"steps": found[:half], "seconds": found[half:]}
     for x, row in rows.items():
-        _scales([axis for axis, _, _ in row], runs, x)
-        for axis, _, shown in row:
+        _scales([axis for axis, _ in row], runs, x)
+        for axis, shown in row:
             looks = _looks(shown)
             end_labels(axis, [_curve(axis, run, x, looks[run.folder], _label(run, runs)) for run in shown])
     note(figure, _explanation(runs))
@@ -127,27 +133,27 @@ def training_curves(runs: Sequence[Run]) -> Any:
 
 @styled
 def accuracies(runs: Sequence[Run]) -> Any:
-    """Test accuracy of every run of a study: a line with a point for each, grouped by architecture."""
+    """Test accuracy of every run of a study: a line with a point for each, grouped by network."""
     tests = {run.folder: run.test for run in _started(runs) if run.test is not None}
     runs = [run for run in runs if run.folder in tests]
     if not runs:
         raise InputError("no run has ended yet: nothing to plot")
-    names = sort_architectures({run.architecture for run in runs})
-    height = 2.8 + 0.36 * (len(runs) + len(names))
+    networks = _networks(runs)
+    height = 2.8 + 0.36 * (len(runs) + len(networks))
     figure, (axis,) = panels(
         1, f"{describe(runs)}: test accuracy", about(runs), width=13.0, height=height, share=False
     )
     low = 10 * math.floor((min(test.mean - test.std for test in tests.values()) - 1) / 10)
     labels = {run.folder: method_label(run.method) + apart(run, runs) for run in runs}
-    width = max([len(label) for label in labels.values()] + [1.6 * len(spell(name)) for name in names])
+    width = max([len(label) for label in labels.values()] + [1.6 * len(name) for name in networks])
     share = min(width / 140 + 0.03, 0.7)  # of the figure, for the names: 140 characters would fill it
     right = 100 + 0.06 * (100 - low)
     axis.set_xlim((low - share * right) / (1 - share), right)
     to_the_left = {"xytext": (-10, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
     place = 0.0
-    for name in names:
-        axis.annotate(spell(name), (low, place), **to_the_left, fontweight="bold")
-        for run in sort_methods(run for run in runs if run.architecture == name):
+    for name, shown in networks.items():
+        axis.annotate(name, (low, place), **to_the_left, fontweight="bold")
+        for run in shown:
             place += 1
             test, colour = tests[run.folder], look(run.method).colour
             axis.errorbar(test.mean, place, xerr=test.std, color=colour, fmt="o", ms=8, lw=2.5)
@@ -170,18 +176,18 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
     The fewer exchanges, the fainter; methods that backpropagate are dashed.
     """
     runs = _started(runs)
-    figure, found = _by_architecture(runs, "accuracy over bytes sent", width=11.0, height=7.4)
+    figure, found = _by_network(runs, "accuracy over bytes sent", width=11.0, height=7.4)
     lines, rates = {}, {}
     for run in runs:
         rates[run.folder], sent = bytes_sent(run)
         steps, mean, _ = curve(run)
         lines[run.folder] = steps / int(run.config["steps_per_batch"]) * sent / 1e6, mean
-    for axis, _, shown in found:
+    for axis, shown in found:
         all_means = np.concatenate([mean for _, mean in lines.values()])
         accuracy_scale(axis, all_means, "test accuracy (%)" if axis is figure.axes[0] else "")
         axis.set_xscale("log")
-        first, last = (pick(where[end] for where, _ in lines.values()) for pick, end in ((min, 0), (max, -1)))
-        axis.set_xlim(first / 1.3, last * 1.3)
+        own = [lines[run.folder][0] for run in shown]
+        axis.set_xlim(min(where[0] for where in own) / 1.3, max(where[-1] for where in own) * 1.3)
         decades(axis.xaxis, *axis.get_xlim())
         axis.set_xlabel("MB sent by each device")
         best: dict[str, float] = {}

@@ -34,15 +34,18 @@ def report(
     tables = group(read_runs(folder))
     if not tables:
         raise InputError(f"{folder}: no results in it; make some with pjax compare or pjax train")
-    figures: dict[str, tuple[Path, ...]] = {}
-    if plots:
+    together: dict[str, list[Table]] = {}
+    for table in tables if plots else ():
         module("matplotlib")
-        for table in tables:
-            if runs := [run for run in table.runs if run.checks]:
-                figures[table.name] = save(_figure(table.study, runs), out / "figures" / table.name, plots)
-    links = {name: min(found).relative_to(out) for name, found in figures.items()}  # a PNG, if there is one
+        together.setdefault(table.figure, []).append(table)
+    figures, links = [], {}
+    for name, members in together.items():
+        if runs := [run for table in members for run in table.runs if run.checks]:
+            made = save(_figure(members[0].study, runs), out / "figures" / name, plots)
+            figures += made
+            links[members[-1].name] = min(made).relative_to(out)  # a PNG, if there is one
     text = write_atomically(out / "report.md", markdown(tables, links).encode())
-    return (text, *(path for found in figures.values() for path in found))
+    return (text, *figures)
 
 
 def group(runs: Iterable[Run]) -> list[Table]:
@@ -81,7 +84,7 @@ def _new(name: str, names: Iterable[str]) -> str:
 
 
 def _figure(study: str, runs: Sequence[Run]) -> Any:
-    """The plot of a table."""
+    """The plot of a table, or of a study."""
     if study == "exchanges":
         return drawing.accuracy_over_bytes(runs)
     if study and study not in TIMED:

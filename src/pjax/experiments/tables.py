@@ -56,6 +56,12 @@ class Table:
     def quick(self) -> bool:
         return self.runs[0].quick
 
+    @property
+    def figure(self) -> str:
+        """The name of its plot, one for all tables of a study unless they have times."""
+        shared = self.study and self.study not in TIMED
+        return ("quick-" if self.quick else "") + self.study if shared else self.name
+
     def label(self, run: Run) -> str:
         """The method; with its seed or folder where there are several runs of it."""
         return method_label(run.method) + apart(run, self.runs)
@@ -296,7 +302,7 @@ paper's, in points.
 
 
 def markdown(tables: Sequence[Table], figures: dict[str, Path]) -> str:
-    """The report in Markdown; figures are paths relative to it, by the name of their table."""
+    """The report in Markdown; figures are paths relative to it, by the table that they follow."""
     parts = [_INTRODUCTION]
     for table in tables:
         parts.append(f"## {table.title}\n\n{caption(table)}\n\n{_markdown_table(*table.grid())}")
