@@ -18,7 +18,7 @@ import yaml
 import pjax
 from pjax.experiments import cli, methods
 from tests import pages
-from website import docstrings, hooks, notebook
+from website import hooks, notebook
 
 # --- Pages ---
 
@@ -80,7 +80,7 @@ def test_what_users_import_has_pages():
     assert set(hooks.modules(DOCS / "api")) == {"pjax", *(f"pjax.{name}" for name in public)}
 
 
-@pytest.mark.parametrize("module", [docstrings, hooks, notebook], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [hooks, notebook], ids=lambda m: m.__name__)
 def test_doctests_of_the_site(module):
     found = doctest.testmod(module)
     assert found.attempted
@@ -220,7 +220,7 @@ def test_formulas_that_cannot_be_drawn_are_refused():
 
 def test_a_formula_of_a_docstring_spans_lines():
     text = "Set: :math:`a\n    + b`.\n\n    .. math:: x\n        = y\n\n    More."
-    assert docstrings.markdown(text) == "Set: $a + b$.\n\n\n    $$ x = y $$\n\n    More."
+    assert hooks.markdown(text) == "Set: $a + b$.\n\n\n    $$ x = y $$\n\n    More."
 
 
 # --- The gallery in small versions: every example runs, draws its picture, and finds what it says ---

@@ -1,21 +1,219 @@
-"""From functions to graphs: what becomes a node, what a wire, what a constant, and what an error."""
+"""From functions to graphs: what becomes a node, a wire, a constant, an error; what projects together."""
 
 import collections
 import dataclasses
 import functools
+import logging
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import lax
 
 import pjax
 from pjax.graph import read as _trace
+from pjax.graph.partition import cyclic_layers, two_sets
 from pjax.rules import Identity
+from tests.graphs import GRAPHS, make
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+# --- Which nodes project together: two colours, identities on odd cycles, cyclic layers ---
+
+
+def check_sets(partition):
+    """Each node is in exactly one set, and no edge lies inside a set."""
+    nodes = sorted(v for group in partition.sets for v in group)
+    assert nodes == list(range(len(partition.graph.nodes)))
+    place = partition.set_of()
+    for v, near in enumerate(partition.graph.neighbours):
+        assert v not in near
+        assert all(place[u] != place[v] for u in near)
+
+
+def identities(partition):
+    return [n for n in partition.graph.nodes if n.name.endswith(".identity")]
+
+
+def is_bipartite(graph):
+    colour = {}
+    for root in range(len(graph.nodes)):
+        stack = [root] if root not in colour else []
+        colour.setdefault(root, 0)
+        while stack:
+            v = stack.pop()
+            for u in graph.neighbours[v]:
+                if u not in colour:
+                    colour[u] = 1 - colour[v]
+                    stack.append(u)
+                elif colour[u] == colour[v]:
+                    return False
+    return True
+
+
+def partition_forward(partition, traced, params):
+    evaluate, _ = partition.graph.evaluator(traced.constants, jax.tree.leaves(params))
+    return partition.graph.loss(evaluate)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_graphs_of_the_table(name):
+    fn, params = make(name, np.float32)
+    traced = _trace.read(fn, params)
+    graph = _trace.build(traced)
+    two, layers = two_sets(graph), cyclic_layers(graph)
+    check_sets(two)
+    check_sets(layers)
+    assert len(two.sets) == 2
+    assert layers.graph is graph
+    if is_bipartite(graph):
+        assert identities(two) == []
+        assert two.graph is graph
+        # The first target, and all that an even number of edges lies between.
+        assert two.set_of()[graph.targets[0].index] == 0
+    else:
+        assert identities(two)
+    np.testing.assert_allclose(
+        partition_forward(two, traced, params), partition_forward(layers, traced, params), rtol=1e-6
+    )
+
+
+@st.composite
+def programs(draw):
+    """A random function: each step applies an operation to values made before."""
+    steps = draw(st.integers(1, 12))
+    return [
+        (
+            draw(st.sampled_from(["add", "mul", "relu", "identity", "concat", "max"])),
+            draw(st.integers(0, 100)),
+            draw(st.integers(0, 100)),
+        )
+        for _ in range(steps)
+    ], draw(st.integers(1, 3))
+
+
+def run(program, params):
+    steps, targets = program
+    values = list(params)
+    for op, i, j in steps:
+        a, b = values[i % len(values)], values[j % len(values)]
+        if op == "add":
+            out = a + b
+        elif op == "mul":
+            out = a * b
+        elif op == "relu":
+            out = jax.nn.relu(a)
+        elif op == "max":
+            out = jnp.maximum(a, b)
+        elif op == "identity":
+            out = pjax.identity(a)
+        else:
+            out = jnp.concatenate([a[:1], b[1:]])
+        values.append(out)
+    return [pjax.squared_error(v, jnp.zeros(2)) for v in values[-targets:]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_random_graphs(program):
+    params = [jnp.ones(2), jnp.ones(2)]
+    traced = _trace.read(lambda p: run(program, p), params)
+    graph = _trace.build(traced)
+    two, layers = two_sets(graph), cyclic_layers(graph)
+    check_sets(two)
+    check_sets(layers)
+    assert (identities(two) == []) == is_bipartite(graph)
+    # An identity has one source, a reader, and keeps shape and type.
+    for node in identities(two):
+        (source,) = node.wires[0].sources
+        assert two.graph.nodes[source].shape == node.shape
+        assert two.graph.readers[node.index]
+    order = {n.index: i for i, n in enumerate(two.graph.nodes)}
+    assert all(order[s] < order[n.index] for n in two.graph.nodes for w in n.wires for s in w.sources)
+    assert [n.op for n in graph.nodes] == [n.op for n in two.graph.nodes if not n.name.endswith(".identity")]
+
+
+def test_one_identity_for_one_odd_cycle():
+    def fn(w):
+        h = w * 2.0
+        return pjax.squared_error(h + jax.nn.relu(h), jnp.ones(3))
+
+    assert len(identities(two_sets(graph_of(fn, jnp.ones(3))))) == 1
+
+
+def test_one_identity_for_many_odd_cycles_through_one_node():
+    def fn(w):
+        h = w * 2.0
+        total = h
+        for i in range(5):
+            total = total + jax.nn.relu(h - float(i))
+        return pjax.squared_error(jnp.concatenate([total, h]), jnp.ones(6))
+
+    graph = graph_of(fn, jnp.ones(3))
+    assert not is_bipartite(graph)
+    check_sets(two_sets(graph))
+    assert len(identities(two_sets(graph))) <= 4
+
+
+def test_tied_weights_that_make_an_odd_cycle():
+    def fn(w):  # w -> dot -> dot <- w has three nodes
+        return pjax.squared_error((jnp.ones((2, 3)) @ w) @ w, jnp.ones((2, 3)))
+
+    graph = graph_of(fn, jnp.ones((3, 3)))
+    two = two_sets(graph)
+    check_sets(two)
+    assert len(identities(two)) == 1
+
+
+def test_the_log_tells_of_identities(caplog):
+    def fn(w):
+        h = w * 2.0
+        return pjax.squared_error(h + jax.nn.relu(h), jnp.ones(3))
+
+    graph = graph_of(fn, {"weight": jnp.ones(3)}["weight"])
+    with caplog.at_level(logging.DEBUG, logger="pjax"):
+        two_sets(graph)
+    (record,) = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert "1 identity nodes inserted behind" in record.getMessage()
+
+
+def test_no_log_where_none_are_needed(caplog):
+    graph = graph_of(*make("mlp", np.float32))
+    with caplog.at_level(logging.DEBUG, logger="pjax"):
+        two_sets(graph)
+    assert not caplog.records
+
+
+def test_cyclic_layers_follow_the_backward_search():
+    graph = graph_of(*make("mlp", np.float32))
+    layers = cyclic_layers(graph)
+    names = [[graph.nodes[v].op for v in group] for group in layers.sets]
+    assert names[0] == ["cross_entropy"]
+    assert names[1] == ["sum"]
+    assert sorted(names[2]) == ["dot", "parameter"]  # the second product and its bias
+    assert sorted(names[3]) == ["parameter", "sum_relu"]
+    assert sorted(names[4]) == ["dot", "parameter"]
+    assert names[5] == ["parameter"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs())
+def test_cyclic_layers_never_go_forwards(program):
+    """A node comes after the first of its readers: distances to the targets never fall."""
+    graph = graph_of(lambda p: run(program, p), [jnp.ones(2), jnp.ones(2)])
+    place = cyclic_layers(graph).set_of()
+    for v, pairs in enumerate(graph.readers):
+        if pairs:
+            assert place[v] > min(place[r] for r, _ in pairs)
+
+
+# --- What becomes a node, what a wire, what a constant, and what an error ---
+
+TRACE_MARK = pytest.mark.usefixtures("quick_compilation")
+
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(3, 4)), jnp.float32)
@@ -48,6 +246,7 @@ def forward(fn, params):
 # --- Nodes ---
 
 
+@TRACE_MARK
 def test_parts_without_parameters_are_folded():
     def fn(p):
         x = jnp.exp(jnp.sin(X)) / X.std()  # none of these has a projection
@@ -57,6 +256,7 @@ def test_parts_without_parameters_are_folded():
     assert [n.op for n in graph_of(fn, W).nodes] == ["parameter", "dot", "cross_entropy"]
 
 
+@TRACE_MARK
 def test_layouts_are_absorbed():
     def fn(w):
         w = jnp.flip(w.T.reshape(2, 2, 2).swapaxes(0, 1), 0)
@@ -67,6 +267,7 @@ def test_layouts_are_absorbed():
     np.testing.assert_array_equal(forward(fn, W), fn(W))
 
 
+@TRACE_MARK
 @pytest.mark.parametrize(
     ("fn", "signs"),
     [
@@ -89,6 +290,7 @@ def test_sums_are_fused_into_the_relu(fn, signs):
     np.testing.assert_allclose(forward(fn, params), fn(params), rtol=1e-6)
 
 
+@TRACE_MARK
 def test_a_sum_that_others_read_is_not_fused():
     def fn(w):
         s = X @ w + B
@@ -97,15 +299,18 @@ def test_a_sum_that_others_read_is_not_fused():
     assert ops(fn, W) == ["dot", "sum", "sum_relu", "sum"]
 
 
+@TRACE_MARK
 def test_a_sum_that_is_repeated_is_not_fused():
     assert ops(lambda w: jax.nn.relu(jnp.repeat(X @ w + B, 2, 0)), W) == ["dot", "sum", "sum_relu"]
 
 
+@TRACE_MARK
 def test_a_maximum_with_another_number_is_no_relu():
     assert ops(lambda w: jnp.maximum(w, 0.5), W) == ["max"]
     assert ops(lambda w: jnp.maximum(w, jnp.zeros_like(w) + X[0, 0]), W) == ["max"]
 
 
+@TRACE_MARK
 def test_nodes_know_the_lines_of_the_user():
     def fn(w):
         a = jax.nn.relu(w)
@@ -117,6 +322,7 @@ def test_nodes_know_the_lines_of_the_user():
     assert lines == [1, 2, 2, 3, 3, 3]
 
 
+@TRACE_MARK
 def test_unused_parameters_and_dead_code():
     def fn(p):
         dead = jax.nn.relu(p["dead"] @ p["w"])
@@ -149,6 +355,7 @@ thrice.defvjp(lambda x: (thrice(x), None), lambda _, g: (3 * g,))
 CAPTURED = jnp.asarray(RNG.normal(size=(4, 2)), jnp.float32)
 
 
+@TRACE_MARK
 @pytest.mark.parametrize(
     "fn",
     [
@@ -175,6 +382,7 @@ def test_wrapped_functions_trace_to_their_values(fn):
     np.testing.assert_allclose(forward(fn, W), fn(W), rtol=1e-5, atol=1e-6)
 
 
+@TRACE_MARK
 def test_a_nested_jit_may_take_losses_and_parameters():
     def fn(p):
         loss = pjax.squared_error(p, jnp.ones_like(p)).sum()
@@ -183,6 +391,7 @@ def test_a_nested_jit_may_take_losses_and_parameters():
     assert len(graph_of(fn, W).targets) == 2
 
 
+@TRACE_MARK
 def test_losses_may_be_collected_by_a_scan():
     def fn(p):
         def step(total, x):
@@ -198,12 +407,14 @@ def test_losses_may_be_collected_by_a_scan():
 # --- Constants ---
 
 
+@TRACE_MARK
 def test_two_constants_of_equal_shape_stay_different():
     a, b = jnp.ones((4, 2)), 2 * jnp.ones((4, 2))
     out = forward(lambda w: jnp.stack([w * a, w * b]), W)
     np.testing.assert_allclose(out, np.stack([W, 2 * W]))
 
 
+@TRACE_MARK
 def test_a_new_closure_over_a_batch_is_the_same_graph():
     def closure(x, y):
         return lambda w: pjax.squared_error(jax.nn.relu(x @ w), y)
@@ -214,6 +425,7 @@ def test_a_new_closure_over_a_batch_is_the_same_graph():
     assert _trace.read(closure(X[:2], jnp.ones((2, 2))), W).key != first.key
 
 
+@TRACE_MARK
 def test_the_same_graph_with_other_numbers_gives_other_results():
     def closure(x):
         return lambda w: pjax.squared_error(x @ w, jnp.ones((3, 2)))
@@ -222,6 +434,7 @@ def test_the_same_graph_with_other_numbers_gives_other_results():
     np.testing.assert_allclose(loss, [((s * X @ W - 1) ** 2).mean() for s in (1, 2)], rtol=1e-5)
 
 
+@TRACE_MARK
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -254,6 +467,7 @@ class Layer:
     b: jax.Array
 
 
+@TRACE_MARK
 @pytest.mark.parametrize(
     ("params", "names"),
     [
@@ -275,12 +489,14 @@ def test_pytrees_of_parameters(params, names):
     assert all(not leaf.any() for leaf in jax.tree.leaves(new))
 
 
+@TRACE_MARK
 def test_a_parameter_used_twice_is_one_node():
     graph = graph_of(lambda w: pjax.squared_error(X @ w @ w.T, X), W)
     assert [n.op for n in graph.nodes] == ["parameter", "dot", "dot", "squared_error"]
     assert graph.readers[0] == ((1, 1), (2, 1))
 
 
+@TRACE_MARK
 def test_numbers_may_be_parameters():
     new, loss = AP.update(
         lambda p: pjax.squared_error(p["a"] * 2.0 + p["b"], 3.0), {"a": 0.5, "b": np.float32(1)}
@@ -293,6 +509,7 @@ def test_numbers_may_be_parameters():
 # --- For people ---
 
 
+@TRACE_MARK
 def test_trace_shows_the_graph():
     params = {"w": W, "b": B}
     labels = np.array([0, 1, 1])
@@ -321,12 +538,14 @@ def test_trace_shows_the_graph():
     assert weight.value is W
 
 
+@TRACE_MARK
 def test_trace_of_several_targets_is_a_tuple():
     found = pjax.trace(lambda w: (pjax.squared_error(w, CAPTURED), pjax.margin_loss(w, np.zeros(4, int))), W)
     assert [t.op for t in found] == ["squared_error", "margin_loss"]
     assert found[0].inputs[0] is found[1].inputs[0]
 
 
+@TRACE_MARK
 def test_computations_built_by_hand_are_functions():
     w, b = pjax.parameter(W, name="w"), pjax.parameter(B)
     hidden = pjax.relu(pjax.dot(pjax.array(X), w) + b)
@@ -341,6 +560,7 @@ def test_computations_built_by_hand_are_functions():
     assert new["w"].shape == (4, 2)
 
 
+@TRACE_MARK
 def test_computations_inside_a_traced_function():
     def fn(p):
         return pjax.squared_error(pjax.dot(pjax.array(X), p) * 2.0, jnp.zeros((3, 2)))
@@ -351,6 +571,7 @@ def test_computations_inside_a_traced_function():
 # --- Equations without a rule ---
 
 
+@TRACE_MARK
 def test_unsupported_equations_are_named_together_with_their_lines():
     """Those that JAX cannot differentiate either."""
 
@@ -395,6 +616,7 @@ class Stubborn(Absolute):
         return inputs, jnp.abs(inputs[0])
 
 
+@TRACE_MARK
 @pytest.mark.usefixtures("registries")
 def test_register_equation():
     start = jnp.array([1.0, -2.0, 3.0])
@@ -410,6 +632,7 @@ def test_register_equation():
     np.testing.assert_array_equal(solver.update(fn, start)[0], start)
 
 
+@TRACE_MARK
 @pytest.mark.usefixtures("registries")
 def test_register_equation_by_its_parameters():
     pjax.register_equation("round", lambda rounding_method: Identity())  # noqa: ARG005
@@ -456,6 +679,7 @@ LAYOUTS = {
 }
 
 
+@TRACE_MARK
 @pytest.mark.parametrize("fn", LAYOUTS.values(), ids=LAYOUTS)
 def test_data_movement_makes_no_node(fn):
     assert ops(fn, W) == []
@@ -515,6 +739,7 @@ OPERATIONS = {
 }
 
 
+@TRACE_MARK
 @pytest.mark.parametrize(("fn", "start", "expected"), OPERATIONS.values(), ids=OPERATIONS)
 def test_operations_of_jax_numpy(fn, start, expected):
     found = ops(fn, start)
@@ -524,12 +749,14 @@ def test_operations_of_jax_numpy(fn, start, expected):
     np.testing.assert_allclose(value, fn(start), rtol=1e-5, atol=1e-5)
 
 
+@TRACE_MARK
 def test_scatter_moves_numbers():
     fn = lambda w: w.at[IDS[:2], 0].set(0.5)  # noqa: E731
     assert ops(fn, W) == []
     np.testing.assert_array_equal(forward(fn, W), fn(W))
 
 
+@TRACE_MARK
 def test_a_jitted_function_that_captures_the_batch_compiles_once(programs):
     optimizer = pjax.optim.AlternatingProjections(steps_per_update=2)
     params = {"w": jnp.full((3, 2), 0.1)}

@@ -5,10 +5,12 @@ import importlib
 import importlib.util
 import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import griffe
 import matplotlib as mpl
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -109,7 +111,7 @@ def moved(markdown: str, page: str) -> str:
 
     >>> moved("[all](../results/report.md#mlp), [one](speed.md)", "learning.md")
     '[all](results/report.md#mlp), [one](speed.md)'
-    >>> moved("![plot](../../results/plot.png)", "api/index.md")
+    >>> moved("![plot](../../results/plot.png)", "api/nn.md")
     '![plot](../results/plot.png)'
     """
     depth = len(PurePosixPath(page).parts)
@@ -203,3 +205,34 @@ def _public(module: str) -> Iterator[tuple[str, Any]]:
         home = value.__module__
         if home.startswith("pjax") and (hasattr(loaded, "__path__") or home == module):
             yield f"{module}.{name}", inspect.unwrap(value)
+
+
+# --- Docstrings as Markdown: their formulas and examples are written as Sphinx and doctest have them ---
+
+_INLINE = re.compile(r":math:`([^`]*)`")
+_BLOCK = re.compile(r"^( *)\.\. math::((?:.*\n?)(?:\1 +\S.*\n?)*)", flags=re.MULTILINE)
+_SESSION = re.compile(r"^( *)>>> (?:.*\S.*\n?)+", flags=re.MULTILINE)
+
+
+def markdown(text: str) -> str:
+    """A docstring with formulas between dollars and examples in fences.
+
+    >>> markdown("The :math:`x^2`.\\n\\n>>> 1 + 1\\n2")
+    'The $x^2$.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```'
+    """
+    text = _INLINE.sub(lambda found: f"${' '.join(found[1].split())}$", text)
+    text = _BLOCK.sub(lambda found: f"\n{found[1]}$$ {' '.join(found[2].split())} $$\n", text)
+    return _SESSION.sub(_fenced, text)
+
+
+def _fenced(found: re.Match[str]) -> str:
+    session = textwrap.dedent(found[0]).strip()
+    return textwrap.indent(f"```pycon\n{session}\n```", found[1])
+
+
+class Docstrings(griffe.Extension):
+    """Rewrites every docstring before it is parsed."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = markdown(obj.docstring.value)

@@ -69,8 +69,8 @@ from pjax.optim.solve import Status as Status
 from pjax.optim.solve import solve as solve
 from pjax.rules import Primitive as Primitive
 from pjax.rules import Target as Target
-from pjax.tools.draw import Drawing as Drawing
-from pjax.tools.draw import draw as draw
+from pjax.tools.drawing import Drawing as Drawing
+from pjax.tools.drawing import draw as draw
 from pjax.tools.profile import NodeCost as NodeCost
 from pjax.tools.profile import Profile as Profile
 from pjax.tools.profile import profile as profile

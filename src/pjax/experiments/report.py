@@ -38,7 +38,8 @@ def report(
     for table in tables if plots else ():
         module("matplotlib")
         together.setdefault(table.figure, []).append(table)
-    figures, links = [], {}
+    figures: list[Path] = []
+    links = {}
     for name, members in together.items():
         if runs := [run for table in members for run in table.runs if run.checks]:
             made = save(_figure(members[0].study, runs), out / "figures" / name, plots)

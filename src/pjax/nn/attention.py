@@ -11,9 +11,8 @@ from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
 from pjax.containers.lift import lift
 from pjax.errors import InputError
-from pjax.nn._check import check_last_axis, shape_of, whole
 from pjax.nn._module import Module
-from pjax.nn.layers import Linear, ReLU
+from pjax.nn.layers import Linear, ReLU, check_last_axis, shape_of, whole
 
 
 class MultiHeadAttention(Module):

@@ -8,8 +8,8 @@ import numpy as np
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
 from pjax.nn import initialisers
-from pjax.nn._check import check_image, padding_setting, pair, whole
 from pjax.nn._module import Initialiser, Module, Parameter
+from pjax.nn.layers import check_image, padding_setting, pair, whole
 from pjax.rules.windows import Padding
 
 

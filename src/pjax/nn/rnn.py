@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Computation, Operand
 from pjax.errors import InputError
-from pjax.nn._check import check_last_axis, shape_of, whole
 from pjax.nn._module import Module
-from pjax.nn.layers import Embedding, Linear, ReLU
+from pjax.nn.layers import Embedding, Linear, ReLU, check_last_axis, shape_of, whole
 
 
 class RNN(Module):

@@ -1,4 +1,4 @@
-"""Drawings of computation graphs: SVG, Graphviz's DOT, Mermaid. `pjax.draw` makes them.
+"""`pjax.draw`: the computation graph of a function as a picture, in SVG, Graphviz's DOT and Mermaid.
 
 - `diagram`: what is shown, boxes and arrows, in what colours. `names`: in what words.
 - `text`: written for programs that find places themselves.
@@ -6,3 +6,103 @@
 
 Pictures need the extra ``draw``: ``pip install "pjax-learn[draw]"``.
 """
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pjax.errors import InputError
+from pjax.graph import read as tracing
+from pjax.optim.alternating_projections import AlternatingProjections
+from pjax.optim.solver import Solver, check_option
+from pjax.tools.drawing.diagram import Diagram, diagram_of
+from pjax.tools.drawing.svg import svg_text
+from pjax.tools.drawing.text import dot_text, mermaid_text
+from pjax.tools.files import write_atomically
+from pjax.tools.given import constant_names, given
+
+SUFFIXES = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
+"""The kinds of files, by how their names end."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawing:
+    """A computation graph as a picture. A notebook shows it; `save` writes it."""
+
+    diagram: Diagram
+    """What is shown: `boxes` and `arrows`."""
+    direction: Literal["right", "down"] = "right"
+
+    @functools.cached_property
+    def svg(self) -> str:
+        """As SVG."""
+        return svg_text(self.diagram, self.direction)
+
+    @property
+    def dot(self) -> str:
+        """In the language of Graphviz."""
+        return dot_text(self.diagram, self.direction)
+
+    @property
+    def mermaid(self) -> str:
+        """In the language of Mermaid, which GitHub shows as a picture."""
+        return mermaid_text(self.diagram, self.direction)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a file, of the kind that its name ends with: .svg, .dot, .gv or .mmd.
+
+        The file is there whole, or not at all.
+        """
+        suffix = Path(path).suffix.lower()
+        if suffix not in SUFFIXES:
+            raise InputError(f"drawings are saved as {', '.join(SUFFIXES)}; got {os.fspath(path)!r}")
+        return write_atomically(Path(path), getattr(self, SUFFIXES[suffix]).encode())
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return f"Drawing({len(self.diagram.boxes)} boxes, {len(self.diagram.arrows)} arrows)"
+
+
+def draw(
+    fn: Any,
+    params: Any = None,
+    solver: Solver | None = None,
+    *,
+    fold: bool = True,
+    direction: Literal["right", "down"] = "right",
+) -> Drawing:
+    """Draw the computation graph of a function.
+
+    Colours are the sets that are projected onto in turns. A wire says what moves numbers on the way, and how
+    many edges leave each number of its source. Point at a box or a wire of the SVG for its line, its full
+    name, the number of its edges. See the page "Drawings" of the documentation.
+
+    Args:
+        fn: an ordinary JAX function of the parameters that ends in a target; or, without `params`, what
+            `pjax.trace` returns, or a `Computation` built by hand.
+        params: any pytree of floating-point arrays; shapes are enough.
+        solver: the method whose sets are shown; by default the two of `AlternatingProjections`.
+        fold: whether equal nodes that project together, such as layers or time steps, are one box.
+        direction: where arrows run, ``"right"`` or ``"down"``.
+
+    >>> import jax.numpy as jnp
+    >>> import pjax
+    >>> x, y = jnp.ones((4, 3)), jnp.zeros((4, 2))
+    >>> drawing = draw(lambda p: pjax.squared_error(x @ p["w"], y), {"w": jnp.ones((3, 2))})
+    >>> [(box.kind, box.title, box.shape) for box in drawing.diagram.boxes]  # doctest: +NORMALIZE_WHITESPACE
+    [('constant', 'x', (4, 3)), ('constant', 'y', (4, 2)), ('parameter', 'w', (3, 2)),
+     ('operation', 'dot', (4, 2)), ('target', 'squared_error', (4, 2))]
+    >>> print(drawing.mermaid.splitlines()[0])
+    flowchart LR
+    """
+    check_option("direction", direction, ("right", "down"))
+    solver = AlternatingProjections() if solver is None else solver
+    function, params = given(fn, params)
+    traced = tracing.read(function, params)
+    graph = tracing.build(traced, keep_loops=solver.keeps_loops)
+    titles = constant_names(fn, function, traced.constants)
+    return Drawing(diagram_of(traced, solver.partition(graph), titles, fold=fold), direction)
