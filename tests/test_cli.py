@@ -229,13 +229,16 @@ class TestRuns:
         [
             (
                 {"x": np.zeros((3, 5)), "y": np.zeros(3, int)},
-                "digits has inputs of shape (n, 8, 8, 1), got (3, 5)",
+                "expected inputs of shape (n, 8, 8, 1), as those of the run; got (3, 5)",
             ),
-            ({"x": np.full((3, 64), np.nan), "y": np.zeros(3, int)}, "inputs must be finite numbers"),
+            (
+                {"x": np.full((3, 64), np.nan), "y": np.zeros(3, int)},
+                "x must be finite numbers, row 0",
+            ),
             ({"x": np.zeros((3, 64))}, "labels 'y' are missing, it holds x"),
             (
                 {"x": np.zeros((3, 64)), "y": np.zeros(2, int)},
-                "labels 'y' must be whole numbers of shape (3,)",
+                "inputs x of shape (3, 8, 8, 1) do not go with targets y of shape (2,)",
             ),
             ({"x": np.zeros((3, 64)), "y": np.full(3, 12)}, "labels must be from 0 to 9, got 12 to 12"),
             ({"z": np.zeros(3)}, "inputs 'x' are missing, it holds z"),

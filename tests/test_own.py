@@ -212,7 +212,7 @@ def test_a_model_of_every_kind(tmp_path: Path, model: object) -> None:
     scores = predict(tmp_path / "run", X, model=model)
     assert np.mean(scores.argmax(-1) == Y) > 0.9
     assert evaluate(tmp_path / "run", (X, Y), model=model)["data"] > 90
-    with pytest.raises(pjax.PjaxError, match="200 inputs x, and 3 targets y"):
+    with pytest.raises(pjax.PjaxError, match=r"targets y of shape \(3,\)"):
         evaluate(tmp_path / "run", (X, Y[:3]), model=model)
     assert jax.tree.leaves(load_params(tmp_path / "run", 1, model=model))
     with pytest.raises(pjax.PjaxError, match="model was given from Python: give it again"):

@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import math
 import sys
 import time
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -47,10 +49,6 @@ app.add_typer(data_app, name="data")
 
 _DATA = ", ".join(datasets.names())
 _METHODS = ", ".join(methods.LABELS)
-Model = Annotated[str | None, Option(help="mlp, cnn or rnn; by default what suits the data.")]
-Widths = Annotated[str | None, Option(help="Hidden layers, as 4x128, 4x128+skip or 64-32.")]
-Batch = Annotated[int | None, Option(help="Samples in a batch.")]
-Length = Annotated[int | None, Option(help="Of texts: characters in a window; by default 64.")]
 AsJson = Annotated[bool, Option("--json", help="Print the results as JSON, and nothing else.")]
 RunFolder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
 RunSeed = Annotated[int | None, Option(help="Which of the run's seeds; by default the first.")]
@@ -149,12 +147,66 @@ def _complete_data(incomplete: str) -> list[str]:
     return _completing([*datasets.names(), *(Path(file).name for file in files)])(incomplete)
 
 
-_SETTINGS = (
-    *("data", "method", "model", "widths", "batch_size", "steps_per_batch", "max_steps", "check_every"),
-    *("patience", "learning_rate", "schedule", "warmup", "decay_steps", "weight_decay", "clip"),
-    *("loss_scale", "consensus", "sequence_length"),
-    *("target", "ignore", "categorical", "task", "validation", "test", "standardise", "log"),
-)
+_SETTINGS = {
+    "data": f"Data set: {_DATA}; to train, also a file .csv or .npz.",
+    "target": "Of .csv: the column to predict.",
+    "ignore": "Of .csv: columns to leave out, as id,name.",
+    "categorical": "Of .csv: columns of numbers that are names of categories.",
+    "task": "Of own data: classes or regression; by default what the target looks like.",
+    "validation": "Of own data: share of the rows to validate with; by default 0.1.",
+    "test": "Of own data: share of the rows to test with; by default 0.2.",
+    "standardise": "Of own data: inputs get mean 0 and deviation 1; by default they do.",
+    "model": "mlp, cnn or rnn, by default what suits the data; to train, also your own, package.module:make.",
+    "widths": "Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels.",
+    "method": f"One of {_METHODS}; with options, as ap:metric=balanced, or ap:groups=4:sync_every=10: "
+    "groups of samples that exchange their parameters in every 10 steps.",
+    "batch_size": "Samples in a batch.",
+    "steps_per_batch": "Projection steps on one batch.",
+    "max_steps": "Stop after so many steps at the latest; with --resume, go on to so many.",
+    "check_every": "Steps between checks of the accuracy; the last is at --max-steps.",
+    "patience": "Checks without improvement to stop after; 0: never; by default 5.",
+    "learning_rate": "Of ep and methods that do not project; by default 0.001, and 0.0001 for fa.",
+    "schedule": "Of methods with a learning rate: constant, or how it falls to 0: linear, cosine.",
+    "warmup": "Of methods with a learning rate: steps in which it rises from 0.",
+    "decay_steps": "Of a schedule that falls: the step of 0; by default --max-steps.",
+    "weight_decay": "Of methods with a learning rate: how much weights shrink, times the rate.",
+    "clip": "Of methods with a learning rate: the largest norm of a gradient, or move.",
+    "loss_scale": "Of methods that project: factor of the loss in its proximal operator; by default 5.",
+    "consensus": "Of dr, ap, cp and dm: paper, the default, or exact.",
+    "sequence_length": "Of texts: characters in a window; by default 64.",
+    "log": "Metrics to tensorboard, csv, wandb, as in csv,tensorboard.",
+}
+"""Settings of a run, which are options of commands, and what they are."""
+_NETWORK = ("data", "model", "widths", "method", "batch_size", "sequence_length")
+_COMPLETED = {
+    "data": _complete_data,
+    "model": _completing(MODELS),
+    "method": _completing(methods.LABELS),
+    "schedule": _completing(learners.SCHEDULES),
+    "log": _completing(loggers.KINDS),
+}
+
+
+def _with_settings(names: Iterable[str] = _NETWORK, **defaults: Any) -> Callable[[Any], Any]:
+    """A command with options for settings, some of which have defaults, beside its own parameters."""
+    kinds = typing.get_type_hints(Config) | {"widths": str}
+
+    def option(name: str) -> inspect.Parameter:
+        made = Option(help=_SETTINGS[name], autocompletion=_COMPLETED.get(name))
+        kind: Any = Annotated[kinds[name] | None, made]
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind
+        )
+
+    def decorate(command: Any) -> Any:
+        own = [one for one in inspect.signature(command).parameters.values() if one.kind != one.VAR_KEYWORD]
+        own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        command.__signature__ = inspect.Signature([*map(option, names), *own])
+        return command
+
+    return decorate
+
+
 _KEPT = (*_SETTINGS, "seed", "seeds", "folder", "init_from")
 """What a run that is resumed has settled, but for `_LIMITS`."""
 _LIMITS = ("max_steps", "patience")
@@ -162,107 +214,19 @@ _CLUSTER = ("coordinator", "processes", "process", "timeout")
 
 
 @app.command()
+@_with_settings(_SETTINGS, data="digits", method="ep")
 def train(
     context: typer.Context,
-    data: Annotated[
-        str, Option(help=f"Data set: {_DATA}; or a file .csv or .npz.", autocompletion=_complete_data)
-    ] = "digits",
-    target: Annotated[str | None, Option(help="Of .csv: the column to predict.")] = None,
-    ignore: Annotated[str | None, Option(help="Of .csv: columns to leave out, as id,name.")] = None,
-    categorical: Annotated[
-        str | None, Option(help="Of .csv: columns of numbers that are names of categories.")
-    ] = None,
-    task: Annotated[
-        str | None,
-        Option(help="Of own data: classes or regression; by default what the target looks like."),
-    ] = None,
-    validation: Annotated[
-        float | None, Option(help="Of own data: share of the rows to validate with; by default 0.1.")
-    ] = None,
-    test: Annotated[
-        float | None, Option(help="Of own data: share of the rows to test with; by default 0.2.")
-    ] = None,
-    standardise: Annotated[
-        bool | None, Option(help="Of own data: inputs get mean 0 and deviation 1; by default they do.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        Option(
-            help="mlp, cnn or rnn, by default what suits the data; or your own, package.module:make.",
-            autocompletion=_completing(MODELS),
-        ),
-    ] = None,
-    widths: Annotated[
-        str | None,
-        Option(help="Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels."),
-    ] = None,
-    method: Annotated[
-        str,
-        Option(
-            autocompletion=_completing(methods.LABELS),
-            help=f"One of {_METHODS}; with options, as ap:metric=balanced, or ap:groups=4:sync_every=10: "
-            "groups of samples that exchange their parameters in every 10 steps.",
-        ),
-    ] = "ep",
     seed: Annotated[int, Option(help="Decides initial values and the order of the data.")] = 0,
     seeds: Annotated[int, Option(min=1, help="How many seeds, from --seed on.")] = 1,
     together: Annotated[
         bool | None,
         Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
     ] = None,
-    batch_size: Batch = None,
-    steps_per_batch: Annotated[int | None, Option(help="Projection steps on one batch.")] = None,
-    max_steps: Annotated[
-        int | None, Option(help="Stop after so many steps at the latest; with --resume, go on to so many.")
-    ] = None,
-    check_every: Annotated[
-        int | None, Option(help="Steps between checks of the accuracy; the last is at --max-steps.")
-    ] = None,
-    patience: Annotated[
-        int | None, Option(help="Checks without improvement to stop after; 0: never; by default 5.")
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        Option(help="Of ep and methods that do not project; by default 0.001, and 0.0001 for fa."),
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        Option(
-            help="Of methods with a learning rate: constant, or how it falls to 0: linear, cosine.",
-            autocompletion=_completing(learners.SCHEDULES),
-        ),
-    ] = None,
-    warmup: Annotated[
-        int | None, Option(help="Of methods with a learning rate: steps in which it rises from 0.")
-    ] = None,
-    decay_steps: Annotated[
-        int | None, Option(help="Of a schedule that falls: the step of 0; by default --max-steps.")
-    ] = None,
-    weight_decay: Annotated[
-        float | None, Option(help="Of methods with a learning rate: how much weights shrink, times the rate.")
-    ] = None,
-    clip: Annotated[
-        float | None, Option(help="Of methods with a learning rate: the largest norm of a gradient, or move.")
-    ] = None,
-    loss_scale: Annotated[
-        float | None,
-        Option(help="Of methods that project: factor of the loss in its proximal operator; by default 5."),
-    ] = None,
-    consensus: Annotated[
-        str | None, Option(help="Of dr, ap, cp and dm: paper, the default, or exact.")
-    ] = None,
-    sequence_length: Length = None,
     folder: Annotated[Path | None, Option(help="Of the run; by default a new one in runs/.")] = None,
     resume: Annotated[Path | None, Option(help="Go on with the run in this folder.")] = None,
     init_from: Annotated[
         Path | None, Option(help="Begin with the best parameters of the run in this folder.")
-    ] = None,
-    log: Annotated[
-        str | None,
-        Option(
-            help="Metrics to tensorboard, csv, wandb, as in csv,tensorboard.",
-            autocompletion=_completing(loggers.KINDS),
-        ),
     ] = None,
     quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: AsJson = False,
@@ -290,9 +254,9 @@ def train(
         int, Option(min=2, help="Seconds after which a process that is not heard of counts as dead.")
     ] = 20,
     guarded: Annotated[bool, Option("--guarded", hidden=True)] = False,
+    **settings: Any,
 ) -> None:
     """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
-    asked = locals()
     from pjax.experiments import plots
 
     given = _given(context)
@@ -309,7 +273,6 @@ def train(
                 raise InputError("--distributed uses all devices of all processes: drop --devices")
         config, where = None, resume
         if resume is None:
-            settings = {name: asked[name] for name in _SETTINGS}
             begin = None if init_from is None else str(init_from)
             config, where = (
                 _config(**settings, seeds=tuple(range(seed, seed + seeds)), init_from=begin),
@@ -351,8 +314,7 @@ def train(
                 config,
                 where,
                 resume=resume is not None,
-                max_steps=max_steps if resume else None,
-                patience=patience if resume else None,
+                **{name: settings[name] for name in _LIMITS if resume},
                 together=together,
                 devices=places,
                 progress=lambda p: show_in(show, p),
@@ -610,7 +572,7 @@ def compare(
     ] = None,
     seeds: Annotated[int | None, Option(help="How many seeds.")] = None,
     max_steps: Annotated[int | None, Option(help="Stop each run after so many steps.")] = None,
-    batch_size: Batch = None,
+    batch_size: Annotated[int | None, Option(help="Samples in a batch.")] = None,
     together: Annotated[
         bool | None,
         Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
@@ -683,38 +645,22 @@ def pack(folder: Results = Path("results")) -> None:
 
 # --- Networks ---
 
-Shapes = Annotated[str, Option(help=f"Data set, for its shapes: {_DATA}.")]
-Projecting = Annotated[str, Option(help="A projection method: ep, dr, ap, cp or dm.")]
-BatchSize = Annotated[int, Option(min=1, help="Samples in a batch.")]
-
 
 @app.command()
+@_with_settings(data="digits", method="ap", batch_size=32)
 def graph(
-    data: Shapes = "digits",
-    model: Model = None,
-    widths: Widths = None,
-    method: Annotated[str, Option(help="Whose sets to show: dr, ap, dm have two; cp, ep.")] = "ap",
-    batch_size: BatchSize = 32,
-    sequence_length: Length = None,
     fold: Annotated[bool, Option(help="Equal nodes as one box.")] = True,
     direction: Annotated[str, Option(help="Where arrows run: right or down.")] = "right",
     out: Annotated[
         list[Path] | None, Option(help="Write a file: .svg, .dot, .gv or .mmd. May be repeated.")
     ] = None,
     text: Annotated[str, Option("--print", help="Print mermaid or dot, if no file is named.")] = "mermaid",
+    **settings: Any,
 ) -> None:
     """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
     with _messages():
         check_name("--print", text, ("mermaid", "dot"))
-        config = _config(
-            widths,
-            data=data,
-            model=model,
-            method=method,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-        )
-        drawing = pjax.draw(*example(config), fold=fold, direction=direction)  # type: ignore[arg-type]
+        drawing = pjax.draw(*example(_config(**settings)), fold=fold, direction=direction)  # type: ignore[arg-type]
         for path in out or ():
             _say(drawing.save(path))
         if not out:
@@ -722,51 +668,24 @@ def graph(
 
 
 @app.command()
+@_with_settings(data="digits", method="ap", batch_size=32)
 def summary(
-    data: Shapes = "digits",
-    model: Model = None,
-    widths: Widths = None,
-    method: Projecting = "ap",
-    batch_size: BatchSize = 32,
-    sequence_length: Length = None,
-    markdown: Annotated[bool, Option("--markdown", help="As a table in Markdown.")] = False,
+    markdown: Annotated[bool, Option("--markdown", help="As a table in Markdown.")] = False, **settings: Any
 ) -> None:
     """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
     with _messages():
-        config = _config(
-            widths,
-            data=data,
-            model=model,
-            method=method,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-        )
-        found = pjax.summary(*example(config))
+        found = pjax.summary(*example(_config(**settings)))
         typer.echo(found.markdown if markdown else str(found))
 
 
 @app.command()
-def profile(
-    data: Annotated[str, Option(help=f"Data set: {_DATA}.")] = "digits",
-    model: Model = None,
-    widths: Widths = None,
-    method: Projecting = "ep",
-    batch_size: Batch = None,
-    sequence_length: Length = None,
-) -> None:
+@_with_settings(data="digits", method="ep")
+def profile(**settings: Any) -> None:
     """Show where the time of a step goes, node by node. For functions of your own: pjax.profile."""
     with _messages():
-        config = _config(
-            widths,
-            data=data,
-            model=model,
-            method=method,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-        )
-        loop = Loop(config)
+        loop = Loop(_config(**settings))
         if not isinstance(loop.method, methods.Projections):
-            raise InputError(f"only projection methods can be profiled, got {method}")
+            raise InputError(f"only projection methods can be profiled, got {settings['method']}")
         params = loop.model.init(jax.random.key(0))
         with methods.products(loop.method.precision):
             found = pjax.profile(loop.method.loss(loop.model, *loop.batch()), params, loop.method.solver)

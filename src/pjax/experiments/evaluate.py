@@ -10,7 +10,7 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.experiments.loop import EVALUATED, Loop, explained
-from pjax.experiments.own_data import Form, is_own, read_more, read_npz
+from pjax.experiments.own_data import Form, is_own, read_more
 from pjax.experiments.train import check_same_data, load_params, open_run
 from pjax.tools.files import write_atomically
 
@@ -43,7 +43,7 @@ def evaluate(
         parts = {name: (getattr(own, f"x_{key}"), getattr(own, f"y_{key}")) for name, key in names.items()}
     else:
         name = Path(data).name if isinstance(data, str | Path) else "data"
-        parts = {name: _more(loop, data)}
+        parts = {name: read_more(_form(loop), data, targets=True)}
     found = {}
     for name, (x, y) in parts.items():
         outputs = _outputs(loop, params, x)
@@ -74,12 +74,7 @@ def predict(
         Where numbers are to be predicted, these, of shape (inputs, numbers).
     """
     params, loop = load_params(folder, seed, model=model), open_run(folder, model=model)
-    if loop.dataset.form is not None:
-        x, _ = read_more(loop.dataset.form, data, targets=False)
-    else:
-        file = isinstance(data, str | Path)
-        x = read_npz(Path(data), least=("x",))["x"] if file else np.asarray(data)
-        x = _inputs(loop, x, data if file else "data")
+    x, _ = read_more(_form(loop), data, targets=False)
     outputs = _outputs(loop, params, x)
     return outputs if loop.dataset.classes else loop.dataset.form.numbers(outputs)
 
@@ -130,46 +125,11 @@ def _outputs(loop: Loop, params: Any, x: np.ndarray) -> np.ndarray:
     )
 
 
-def _more(loop: Loop, data: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets that are not those of the run."""
-    if loop.dataset.form is not None:
-        x, y = read_more(loop.dataset.form, data, targets=True)
-        assert y is not None
-        return x, y
-    file = isinstance(data, str | Path)
-    arrays = (
-        read_npz(Path(data), least=("x", "y"))
-        if file
-        else dict(zip("xy", map(np.asarray, data), strict=True))
-    )
-    where = data if file else "data"
-    x = _inputs(loop, arrays["x"], where)
-    return x, _labels(loop, x, arrays["y"], where)
-
-
-def _inputs(loop: Loop, x: np.ndarray, where: Any) -> np.ndarray:
-    """Inputs in the shape of the data set's; rows of as many numbers are taken for it."""
-    shape, text = loop.dataset.input_shape, loop.dataset.kind == "text"
-    if x.ndim < 1 or not len(x) or x[0].size != np.prod(shape, dtype=int):
-        wanted = ("n", *shape)
-        raise InputError(
-            f"{where}: {loop.dataset.name} has inputs of shape ({', '.join(map(str, wanted))}), got {x.shape}"
-        )
-    if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
-        raise InputError(f"{where}: inputs must be finite numbers, got {x.dtype}")
-    if text and (x.dtype.kind == "f" or x.min() < 0 or x.max() >= loop.dataset.classes):
-        raise InputError(f"{where}: characters must be codes from 0 to {loop.dataset.classes - 1}")
-    return x.reshape(len(x), *shape).astype(np.int32 if text else np.float32)
-
-
-def _labels(loop: Loop, x: np.ndarray, y: np.ndarray, where: Any) -> np.ndarray:
-    shape = (len(x), *loop.dataset.y_test.shape[1:])
-    if y.shape != shape or y.dtype.kind not in "iu":
-        raise InputError(
-            f"{where}: labels 'y' must be whole numbers of shape {shape}, got {y.dtype}{y.shape}"
-        )
-    if y.min() < 0 or y.max() >= loop.dataset.classes:
-        raise InputError(
-            f"{where}: labels must be from 0 to {loop.dataset.classes - 1}, got {y.min()} to {y.max()}"
-        )
-    return y
+def _form(loop: Loop) -> Form:
+    """How more data are read: as those of the run are stored."""
+    own, text = loop.dataset, loop.dataset.kind == "text"
+    if own.form is not None:
+        found: Form = own.form
+        return found
+    dtype, codes = ("int32", own.classes) if text else ("float32", 0)
+    return Form("classes", own.input_shape, own.classes, (), (), dtype, codes=codes)

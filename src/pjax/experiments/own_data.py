@@ -75,6 +75,8 @@ class Form:
     """What it is then divided by."""
     digest: str = ""
     """By which data are told from others."""
+    codes: int = 0
+    """Of texts: how many characters there are."""
 
     def as_json(self) -> dict[str, Any]:
         """As JSON knows it."""
@@ -102,6 +104,8 @@ class Form:
             raise DataError(
                 f"{where}: expected inputs of shape ({wanted}), as those of the run; got {x.shape}"
             )
+        if self.codes and (x.dtype.kind == "f" or x.min() < 0 or x.max() >= self.codes):
+            raise DataError(f"{where}: characters must be codes from 0 to {self.codes - 1}")
         return self._standard(x.reshape(len(x), *self.shape))
 
     def _standard(self, x: Array) -> Array:
@@ -303,8 +307,8 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
     if not targets:
         return x, None
     y = form.targets(arrays["y"], where)
-    if len(y) != len(x):
-        raise DataError(f"{where}: there are {len(x)} inputs x, and {len(y)} targets y")
+    if y.shape[: 2 if form.codes else 1] != (x.shape if form.codes else x.shape[:1]):
+        raise DataError(f"{where}: inputs x of shape {x.shape} do not go with targets y of shape {y.shape}")
     return x, y
 
 
