@@ -80,11 +80,14 @@ def check_name(kind: str, name: Any, names: Iterable[str]) -> None:
         raise InputError(f"{kind} must be one of {', '.join(known)}; got {name!r}.{hint}")
 
 
-def check_whole(name: str, value: object, least: int = 1, end: int | None = None) -> None:
-    """Refuse what is not a whole number, or one that is too small or, if there is an end, too large."""
+_LARGEST = 2**63
+
+
+def check_whole(name: str, value: object, least: int = 1, end: int = _LARGEST) -> None:
+    """Refuse what is not a whole number, or one that is too small or too large."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not (whole and least <= int(value) and (end is None or int(value) < end)):  # type: ignore[call-overload]
-        wanted = f"of at least {least}" if end is None else f"from {least} to {end - 1}"
+    if not (whole and least <= int(value) < end):  # type: ignore[call-overload]
+        wanted = f"of at least {least}" if end == _LARGEST else f"from {least} to {end - 1}"
         raise InputError(f"{name} must be a whole number {wanted}, got {value!r}")
 
 
