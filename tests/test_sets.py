@@ -195,7 +195,7 @@ def test_the_simplex_far_away():
         (lambda: sets.Ball(-1.0), "radius must be finite and at least 0; got -1"),
         (lambda: sets.Sphere(np.array([1.0, np.nan])), "radius must be finite"),
         (lambda: sets.Simplex(-1.0), "total must be finite and at least 0"),
-        (lambda: sets.Sparse(0), "k must be a whole number of at least 1; got 0"),
+        (lambda: sets.Sparse(0), "k must be a whole number of at least 1, got 0"),
         (lambda: sets.Sparse(2.0), "got 2.0"),
         (lambda: sets.Integers(0.5, 2), "bounds must be whole numbers or None; got 0.5"),
         (lambda: sets.Integers(2, 1), "low must not be above high"),

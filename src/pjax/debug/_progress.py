@@ -10,6 +10,7 @@ import jax
 
 from pjax.checks import check_whole
 from pjax.optim.callback import call_when
+from pjax.tools.drawing.names import clock
 
 _REDRAWN = 0.1  # seconds between two drawings of the line
 _PRINTED = 5.0  # between two lines, where a line cannot be drawn again
@@ -125,8 +126,8 @@ class Progress:
         if steps > 0:
             parts.append(f"{1000 * seconds / steps:.3g} ms/step")
             if self._total is not None and self.step < self._total:
-                parts.append(f"{_clock(seconds / steps * (self._total - self.step))} left")
-        return "  ".join([*parts, _clock(seconds)])
+                parts.append(f"{clock(seconds / steps * (self._total - self.step))} left")
+        return "  ".join([*parts, clock(seconds)])
 
     def close(self) -> None:
         """Wait for what is still under way, and end the line."""
@@ -149,14 +150,3 @@ class Progress:
 
 progress = Progress
 """Short for `Progress`: ``with progress(total=1000) as meter``."""
-
-
-def _clock(seconds: float) -> str:
-    """Minutes and seconds.
-
-    >>> _clock(75.2), _clock(3675)
-    ('1:15', '1:01:15')
-    """
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -34,6 +34,7 @@ from pjax.experiments.config import MODELS, Config, example, parse_widths
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import Run
 from pjax.experiments.train import Progress
+from pjax.tools.drawing.names import clock
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -365,21 +366,8 @@ class _Left(rich.progress.ProgressColumn):
 
     def render(self, task: rich.progress.Task) -> Text:
         if task.finished:
-            return Text(f"took {_clock(task.finished_time)}")
-        return Text(f"{_clock(task.time_remaining)} left", style="cyan")
-
-
-def _clock(seconds: float | None) -> str:
-    """Seconds as a clock shows them.
-
-    >>> _clock(75), _clock(3700), _clock(None)
-    ('1:15', '1:01:40', '-:--')
-    """
-    if seconds is None or not math.isfinite(seconds):
-        return "-:--"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+            return Text(f"took {clock(task.finished_time)}")
+        return Text(f"{clock(task.time_remaining)} left", style="cyan")
 
 
 _BAR = 12
@@ -448,7 +436,7 @@ class _Lines:
         left = (p.max_steps - p.step) * p.ms_per_step / 1000
         console.print(
             f"{title}step {p.step:,.0f}  loss {p.loss:.4f}  validation {p.validation:.2f} %  "
-            f"test {p.test:.2f} %  {p.ms_per_step:.3g} ms/step  {_clock(left)} left",
+            f"test {p.test:.2f} %  {p.ms_per_step:.3g} ms/step  {clock(left)} left",
             soft_wrap=True,
         )
 

@@ -132,8 +132,11 @@ def train(
                 checkpoint.orbax()
             if devices.shard_parameters:
                 devices.check_sees(shared)
-            loop = _loop(decided, where, dataset, model, together, devices, progress or (lambda _: None))
-            trainer = _Trainer(loop, where, shared, progress or (lambda _: None), callbacks)
+            show = progress or (lambda _: None)
+            show(Progress(0.0, decided.max_steps, math.nan, folder=where, message="loading data"))
+            loop = Loop(decided, together=together, devices=devices, dataset=dataset, model=model)
+            check_same_data(where, loop.dataset)
+            trainer = _Trainer(loop, where, shared, show, callbacks)
             trainer.restore(Path(plan["checkpoint"])) if plan["checkpoint"] else trainer.begin()
             with contextlib.ExitStack() as logs:
                 trainer.open_loggers(loggers, logs)
@@ -234,22 +237,6 @@ def _best(folder: Path, loop: Loop, seed: int | None) -> Any:
     tree, _ = checkpoint.load(path, _for_numpy(_expected(loop)))
     place = config.seeds.index(seed)
     return jax.tree.map(lambda values: values[place], tree["best"])
-
-
-def _loop(
-    config: Config,
-    folder: Path,
-    dataset: Dataset | None,
-    model: Any,
-    together: bool | None,
-    devices: Devices,
-    progress: Callable[[Progress], None],
-) -> Loop:
-    """The compiled parts of a run, with its data."""
-    progress(Progress(0.0, config.max_steps, math.nan, folder=folder, message="loading data"))
-    loop = Loop(config, together=together, devices=devices, dataset=dataset, model=model)
-    check_same_data(folder, loop.dataset)
-    return loop
 
 
 def _prepare(

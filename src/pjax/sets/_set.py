@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_whole
 from pjax.errors import InputError
 
 STATIC = {"static": True}
@@ -92,11 +93,7 @@ class Set(abc.ABC):
 
     def check_whole(self, field: str, least: int) -> None:
         """Raise `InputError` unless a field is a whole number, not below the least."""
-        value = getattr(self, field)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(
-                f"{type(self).__name__}: {field} must be a whole number of at least {least}; got {value!r}."
-            )
+        check_whole(f"{type(self).__name__}: {field}", getattr(self, field), least)
 
 
 @jax.tree_util.register_dataclass

@@ -1,6 +1,7 @@
 """Words for people: names, shapes and numbers as drawings and tables show them."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 
@@ -105,6 +106,19 @@ def range_name(low: int, high: int) -> str:
     ('×32', '×0–2,048')
     """
     return f"×{low:,}" if low == high else f"×{low:,}–{high:,}"
+
+
+def clock(seconds: float | None) -> str:
+    """Seconds as a clock shows them.
+
+    >>> clock(75.2), clock(3700), clock(None)
+    ('1:15', '1:01:40', '-:--')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "-:--"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 # --- Nodes as people see them ---
