@@ -19,7 +19,7 @@ from pjax.testing import check_layout
 
 # --- The check of layouts, and functions that are none ---
 
-LAYOUT_LAYOUTS = {
+CHECKED_LAYOUTS = {
     "reshape": (lambda x: pjax.reshape(x, (3, 2)), (2, 3)),
     "transpose": (lambda x: pjax.transpose(x, (-1, 0, 1)), (2, 3, 4)),
     "swapaxes": (lambda x: pjax.swapaxes(x, 0, -1), (2, 3)),
@@ -48,7 +48,7 @@ LAYOUT_LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("case", LAYOUT_LAYOUTS.values(), ids=LAYOUT_LAYOUTS)
+@pytest.mark.parametrize("case", CHECKED_LAYOUTS.values(), ids=CHECKED_LAYOUTS)
 def test_layouts(case):
     fn, *shapes = case
     check_layout(fn, *shapes)
