@@ -289,6 +289,7 @@ def _dot_general(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
     rule = DotGeneral(
         shapes=(args[0].shape, args[1].shape),
         dtypes=(args[0].dtype, args[1].dtype),
+        result=eqn.params["preferred_element_type"],
         contract=(tuple(contract[0]), tuple(contract[1])),
         batch=(tuple(batch[0]), tuple(batch[1])),
         precision=eqn.params["precision"],

@@ -75,10 +75,10 @@ class Convolution(Contraction):
         xs, ys = zip(*terms, strict=True)
         return ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
 
-    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
+    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
         return _convolve(
             x, y, self.strides, self.padding, self.input_dilation, self.kernel_dilation,
-            lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision,
+            lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision, result,
         )  # fmt: skip
 
     # --- On CPU ---
@@ -284,6 +284,7 @@ def _convolve(
     axes: lax.ConvDimensionNumbers,
     groups: int,
     precision: Any,
+    result: Any = jnp.float32,
 ) -> jax.Array:
     dtype = jnp.result_type(x, y)
     return lax.conv_general_dilated(
@@ -296,7 +297,7 @@ def _convolve(
         dimension_numbers=axes,
         feature_group_count=groups,
         precision=precision,
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        preferred_element_type=jnp.promote_types(dtype, dtype if result is None else result),
     )
 
 

@@ -53,9 +53,9 @@ def length(t: jax.Array, a: jax.Array) -> jax.Array:
 
 def finite(asked: jax.Array, goal: jax.Array) -> jax.Array:
     """What is asked, in the type of the goal: zero where nothing is wanted, and never infinite."""
-    most = jnp.finfo(goal.dtype).max
-    asked = jnp.nan_to_num(asked.astype(goal.dtype), nan=0.0, posinf=most, neginf=-most)
-    return jnp.where(goal == 0, 0, asked)
+    most = jnp.asarray(jnp.finfo(goal.dtype).max, goal.dtype)
+    asked = jax.lax.clamp(-most, asked.astype(goal.dtype), most)
+    return jax.lax.select((goal != 0) & (asked == asked), asked, jax.lax.full_like(asked, 0))
 
 
 def derivatives(f: Curve, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
