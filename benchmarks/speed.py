@@ -266,13 +266,15 @@ def edge_gib(network: Network, params: Any, x: jax.Array, y: jax.Array) -> float
 class Measured:
     """One method on one network: compiled once, timed many times."""
 
-    def __init__(self, name: str, update: Update, steps: int, arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, name: str, update: Update, steps: int, arguments: tuple[Any, ...], plain: bool = False
+    ) -> None:
         self.name = name
         self.steps = steps
         self.arguments = arguments
         start = time.perf_counter()
         # The same for all methods.
-        options = pjax.optim.compiler_options()
+        options = None if plain else pjax.optim.compiler_options()
         self.compiled = jax.jit(update, compiler_options=options).lower(*arguments).compile()
         self.compile_s = time.perf_counter() - start
         self.temp_mib = math.nan
@@ -291,7 +293,7 @@ class Measured:
 
 
 def measure(
-    case: Case, steps: int | None, repeats: int, only: Sequence[str] | None = None
+    case: Case, steps: int | None, repeats: int, only: Sequence[str] | None = None, plain: bool = False
 ) -> list[dict[str, Any]]:
     """All methods on one network, or some besides SGD, as rows of the table."""
     params, x, y, network = case.make()
@@ -328,7 +330,7 @@ def measure(
 
     if only is not None:
         methods = {name: method for name, method in methods.items() if name in ("SGD", *only)}
-    runs = [Measured(name, update, n, (params, x, y)) for name, (update, n) in methods.items()]
+    runs = [Measured(name, update, n, (params, x, y), plain) for name, (update, n) in methods.items()]
     for run in runs:
         first = run.run()  # not like the others, so it does not count
         if run.name == "AP explicit":
@@ -376,6 +378,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, help="steps in one measurement (by default 10 to 200)")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each method")
     parser.add_argument("--methods", metavar="NAME,...", help="some methods besides SGD, such as AP,DR")
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        help="compile by a plain jax.jit, without pjax.optim.compiler_options()",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the figures here")
     options = parser.parse_args(arguments)
     if options.repeats < 1 or (options.steps is not None and options.steps < 1):
@@ -391,12 +398,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     print(
         f"jax {jax.__version__}, {device.device_kind} ({device.platform}), {os.cpu_count()} CPU cores,"
-        f" batch {BATCH} where not said, float32, medians over the runs"
+        f" batch {BATCH} where not said, float32, medians over the runs" + ", plain jax.jit" * options.plain
     )
     print(HEAD)
     rows: list[dict[str, Any]] = []
     for case in cases:
-        for row in measure(case, options.steps, options.repeats, only):
+        for row in measure(case, options.steps, options.repeats, only, options.plain):
             print(line(row), flush=True)
             rows.append(row)
     found = {(r["case"], r["method"]): r for r in rows if "step_ms" in r}

@@ -38,7 +38,7 @@ from pjax.losses.minimise import Minimise
 from pjax.rules.base import Rule
 from pjax.rules.joint import Joint
 from pjax.rules.linear import LinearMap
-from pjax.rules.scalar import TABLE, Function, Scalar, Traits
+from pjax.rules.scalar import TABLE, Function, Scalar
 from pjax.rules.scan import Scan
 
 # Equations that pass on what they get.
@@ -335,7 +335,7 @@ class Builder:
         label = eqn.primitive.name if len(form.steps) == 1 or label.startswith("_") else label
         fn = equations.form_function(form, cast=True)
         known = TABLE.get(eqn.primitive.name) if len(form.steps) == 1 else None
-        traits = known or Traits(pieces=equations.has_pieces(form))
+        traits = known or equations.traits_of(form)
         rule = Scalar(Function(("form", equations.form_key(form)), label, fn, traits))
         constants = [equations.broadcast(c, out["shape"]) for c in form.constants]
         return dataclasses.replace(self.operation(rule, base, *constants, **out), form=form)
