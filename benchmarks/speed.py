@@ -28,6 +28,7 @@ import numpy as np
 import optax
 
 import pjax
+from pjax import devices
 from pjax.experiments import models
 from pjax.experiments.methods import mean_cross_entropy
 from pjax.graph import fan_out
@@ -383,10 +384,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         action="store_true",
         help="compile by a plain jax.jit, without pjax.optim.compiler_options()",
     )
+    parser.add_argument(
+        "--without", nargs="*", default=[], choices=sorted(devices.KERNELS), help="leave kernels out"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the figures here")
     options = parser.parse_args(arguments)
     if options.repeats < 1 or (options.steps is not None and options.steps < 1):
         parser.error("--steps and --repeats must be at least 1")
+    devices.KERNELS.difference_update(options.without)
     device = jax.devices()[0]
     here = [c for c in CASES if device.platform in c.on]
     only = None if options.methods is None else options.methods.split(",")
@@ -398,7 +403,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     print(
         f"jax {jax.__version__}, {device.device_kind} ({device.platform}), {os.cpu_count()} CPU cores,"
-        f" batch {BATCH} where not said, float32, medians over the runs" + ", plain jax.jit" * options.plain
+        f" batch {BATCH} where not said, float32, medians over the runs"
+        + ", plain jax.jit" * options.plain
+        + f", without kernels for {', '.join(options.without)}" * bool(options.without)
     )
     print(HEAD)
     rows: list[dict[str, Any]] = []

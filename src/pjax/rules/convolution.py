@@ -133,7 +133,7 @@ class Convolution(Contraction):
             and (shape.transposed if transposed else shape).fits
             and all(x.dtype == jnp.float32 for x in arrays)
             and precision in (None, "default", lax.Precision.DEFAULT, (lax.Precision.DEFAULT,) * 2)
-            and has_kernels()
+            and has_kernels("convolution")
         )
 
     @functools.cached_property
@@ -166,7 +166,8 @@ class Convolution(Contraction):
 
     def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:
         rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
-        if not (rows and self.groups == 1 and has_kernels() and solve_kernel.fits(self.out, weight, *arrays)):
+        fits = rows and self.groups == 1 and solve_kernel.fits(self.out, weight, *arrays)
+        if not (fits and has_kernels("multiplier")):
             return None
 
         def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> Found:

@@ -92,7 +92,7 @@ class Max(Primitive):
             w,
             cpu=functools.partial(_moves, 2, 0),
             cuda=functools.partial(_in_one_kernel, behind)
-            if has_kernels() and max_kernel.fits(_table(x.shape, behind), x, z, w)
+            if has_kernels("maximum") and max_kernel.fits(_table(x.shape, behind), x, z, w)
             else None,
             default=functools.partial(_moves, 5, behind),
         )
