@@ -19,7 +19,6 @@ from pjax.graph.wires import Evaluator, Expr
 from pjax.optim.solver import OptimizerState, Program, Solver
 from pjax.rules.base import Moves
 from pjax.tools.given import check_number
-from pjax.tools.profile import before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +234,8 @@ class _Watched(Problem):
         """Note what the nodes asked of their inputs in the last sweep, from the targets on."""
         for node in reversed(self.graph.nodes):
             if node.rule is not None:
-                values, *_ = before(self, node, {})
+                sources = {s for wire in node.wires for s in wire.sources}
+                values = {s: jnp.zeros(self.graph.nodes[s].shape, self.dtype) for s in sources}
                 found = solver.part(self, node, values, self.asked.get(node.index))
                 self._note(node.index, *(x for x in found if x is not None))
 

@@ -96,10 +96,10 @@ class Problem:
         return self.graph.loss(self._evaluate)
 
     @property
-    def aux(self) -> list[Any]:
-        """What the function returns beside its losses, as far as the graph has it."""
+    def returned(self) -> tuple[jax.Array, list[Any]]:
+        """The loss, and what the function returns beside, as far as the graph has it."""
         found = ((self._evaluate(expr), expr.dtype) for expr in self.graph.aux)
-        return [x if jnp.result_type(x) == dtype else x.astype(dtype) for x, dtype in found]
+        return self.loss, [x if jnp.result_type(x) == dtype else x.astype(dtype) for x, dtype in found]
 
     def answering(
         self, wires: Sequence[Wire], softness: float

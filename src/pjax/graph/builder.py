@@ -206,14 +206,14 @@ class Builder:
 
         Equations that only the latter need are no nodes: they are evaluated on what is held.
         """
-        beside = beside or [False] * len(wanted)
-        every = [a or b for a, b in zip(wanted, beside, strict=True)]
-        moving = {id(eqn): results for eqn, results in jaxprs.live(jaxpr, wanted)}
+        every = [a or b for a, b in zip(wanted, beside, strict=True)] if any(beside) else wanted
+        live = jaxprs.live(jaxpr, every)
+        moving = {id(eqn): results for eqn, results in (jaxprs.live(jaxpr, wanted) if any(beside) else live)}
 
         def read(var: Any) -> Expr:
             return layout.literal(var.val) if isinstance(var, jex.Literal) else env[var]
 
-        for eqn, results in jaxprs.live(jaxpr, every):
+        for eqn, results in live:
             # What is not there is an operand of which nothing that is wanted depends.
             args = [read(v) if isinstance(v, jex.Literal) or v in env else _nothing(v) for v in eqn.invars]
             if id(eqn) in moving:

@@ -572,7 +572,7 @@ class Program:
         elif len(constants) == 1:
             problem = self.problem(leaves, constants[0])
             moves, neglected = self.solver.moves(problem)
-            loss, aux = problem.loss, problem.aux
+            loss, aux = problem.returned
         else:
             parameters = [node.index for node in self.partition.graph.parameters]
             stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *constants)
