@@ -175,7 +175,7 @@ def test_shared_parameters_and_wires_that_are_no_numbers():
 
 @pytest.mark.parametrize(("make", "scale"), [(streams.transformer, 8), (streams.convolutional, 1)])
 def test_a_running_stream_of_blocks_asks_for_the_gradient(make, scale):
-    task = make(argparse.Namespace(tiny=True, updates=4, data=None))
+    task = make(argparse.Namespace(tiny=True, updates=4, rate=1e-3, data=None))
     params = jax.tree.map(lambda x: scale * x if x.ndim > 1 else x, task.start(jax.random.key(0)))
     batch = jax.tree.map(jnp.asarray, task.prepare(task.data, jnp.arange(4), jax.random.key(1)))
     stream = optim.Streamed(optim.ExtrapolatedProjections(outer=recorded()), stages=4, micro_batches=2)
@@ -297,14 +297,14 @@ def test_the_state_of_another_optimiser():
 def test_the_benchmark_runs_and_makes_nothing_twice(tmp_path, capsys):
     out, plot = tmp_path / "runs.jsonl", tmp_path / "plot.png"
     arguments = ["--tiny", "--updates", "2", "--seeds", "2", "--only", "gpt", "model", "--stages", "0", "2"]
-    arguments += ["--out", str(out), "--plot", str(plot)]
+    arguments += ["--outer", "muon", "--out", str(out), "--plot", str(plot)]
     assert streams.main(arguments) == 0
     shown = capsys.readouterr().out
     rows = streams.kept(out)
     assert [(row["stages"], row["seed"]) for row in rows] == [(0, 0), (0, 1), (2, 0), (2, 1)]
     # Both begin alike: a stream moves nothing before its first wish has come.
     assert rows[0]["curve"][0] == pytest.approx(rows[2]["curve"][0], abs=0.01)
-    assert "| 4 in 2 |" in shown
+    assert "| 4 in 2, Muon |" in shown
     assert "| GPT 64x4096, T=1024, batch 1,024 | 1,024 |" in shown
     assert plot.stat().st_size > 1000
     assert streams.main(arguments) == 0
