@@ -116,7 +116,7 @@ def rates(rate: float, updates: int) -> optax.Schedule:
 def steady(rate: float, updates: int, matrices: Sequence[str]) -> dict[str, optax.GradientTransformation]:
     """Adam as it is set for transformers, which forgets early gradients soon, and looks ahead; and Muon so.
 
-    A step of Muon is as long as Adam's usually are, by its root mean square.
+    A step of Muon is twice as long as Adam's usually are, by its root mean square.
     """
     schedule, product = rates(rate, updates), optax.contrib.MuonDimensionNumbers(-2, -1)
 
@@ -129,7 +129,7 @@ def steady(rate: float, updates: int, matrices: Sequence[str]) -> dict[str, opta
         beta=0.9,
         adam_b2=0.95,
         muon_weight_dimension_numbers=products,
-        consistent_rms=0.2,
+        consistent_rms=0.4,
     )
     adam = optax.adam(schedule, b2=0.95, nesterov=True)
     return {
