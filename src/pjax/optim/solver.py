@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform, overload
 
@@ -273,7 +274,7 @@ class Solver(abc.ABC):
         new, outer, loss, neglected, aux = watched(
             program,
             lambda: program.update(leaves, constants, before, treedef, apart),
-            lambda result: result[3],
+            operator.itemgetter(3),
         )
         params = jax.tree.unflatten(treedef, new)
         found = (loss, jax.tree.unflatten(traced[0].aux, aux)) if has_aux else loss

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive
-from pjax.rules.sum import check_signs, signed_sum, spread
+from pjax.rules.base import Arrays
+from pjax.rules.sum import Sum, signed_sum, spread
 
 
 @dataclasses.dataclass(frozen=True)
-class SumRelu(Primitive):
+class SumRelu(Sum):
     r"""The positive part of a signed sum.
 
     Set: :math:`\{(x, z) : z = \max(0, s)\}` with :math:`s = \sum_i s_i \mathbf 1^\top x_i`: the union of
@@ -37,17 +37,9 @@ class SumRelu(Primitive):
     Reference: the theorem "ReLU of summation" of the paper.
     """
 
-    signs: tuple[int, ...] = (1,)
-
     name: ClassVar[str] = "sum_relu"
-    core: ClassVar[int] = 1
-
-    @property
-    def terms(self) -> tuple[int, ...]:
-        return self.signs
-
-    def __post_init__(self) -> None:
-        check_signs(self.name, self.signs)
+    smooth: ClassVar[bool] = False
+    only_adds: ClassVar[bool] = False
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         return jnp.maximum(signed_sum(self.name, self.signs, inputs), 0).astype(inputs[0].dtype)
