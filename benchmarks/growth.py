@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 import pjax
-from benchmarks.speed import Measured, backprop, projections
+from benchmarks.speed import Measured, Network, backprop, projections
 from pjax.experiments import models
 
 STEPS = 20
@@ -41,12 +41,12 @@ class Axis:
         if self.name == "length":
             model: Any = models.RNN(65, [64])
             x = jnp.zeros((8, value), jnp.int32)
-            return model.init(jax.random.key(0)), x, x, model.apply
+            return model.init(jax.random.key(0)), x, x, Network(model.apply)
         model = models.MLP(64, [sizes["width"]] * sizes["depth"], 10)
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.normal(size=(sizes["batch"], 64)), jnp.float32)
         y = jnp.asarray(rng.integers(10, size=sizes["batch"]), jnp.int32)
-        return model.init(jax.random.key(0)), x, y, model.apply
+        return model.init(jax.random.key(0)), x, y, Network(model.apply)
 
 
 AXES = (

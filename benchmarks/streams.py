@@ -5,13 +5,16 @@ the characters of Shakespeare. cnn: 8 residual convolutions on CIFAR-10. time: a
 one device beside backpropagation in a scan, and seconds to 97 % on MNIST. model: times of a step on many
 accelerators, by `python -m benchmarks scaling`.
 
-Both methods get the same start, batches and outer optimiser. All seeds train at once, and many updates are
-one call. Runs that the file of --out already has are not made again.
+Both methods get the same start and batches. The outer optimiser is Adam, or, for gpt and cnn, Muon: then the
+matrices of layers move by what is nearest to their momentum among orthogonal ones, and all else by Adam.
+All seeds train at once, and many updates are one call. Runs that the file of --out already has are not made
+again.
 """
 
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import statistics
 import time
@@ -32,7 +35,9 @@ from pjax.experiments import data as datasets
 SECTIONS = ("mlp", "gpt", "cnn", "time", "model")
 MICRO_BATCHES = (1, 4, 8, 16, 32)
 POINTS = 5  # how often a run is measured
-KEY = ("section", "layers", "stages", "micro batches", "updates", "seed")
+KEY = ("section", "layers", "stages", "micro batches", "outer", "rate", "updates", "seed")
+RATE = 1e-3
+OLD = {"outer": "adam", "rate": RATE}  # of rows that do not say it
 Batch = tuple[jax.Array, jax.Array]
 
 
@@ -57,7 +62,10 @@ class Task:
     """What to measure with, in parts."""
     batch: int
     updates: int
-    optimizer: optax.GradientTransformation
+    outer: dict[str, optax.GradientTransformation]
+    """By name; the first of them is tried first."""
+    rate: float
+    """The highest."""
     accuracy: bool = True
     runs: tuple[tuple[int, int], ...] = ()
     """Stages and micro-batches."""
@@ -100,14 +108,34 @@ def normal(key: jax.Array, *shape: int, scale: float) -> jax.Array:
     return scale * jax.random.normal(key, shape)
 
 
-def rates(updates: int) -> optax.Schedule:
+def rates(rate: float, updates: int) -> optax.Schedule:
     """A warm-up, and a cosine."""
-    return optax.warmup_cosine_decay_schedule(0.0, 1e-3, min(100, updates // 2), updates)
+    return optax.warmup_cosine_decay_schedule(0.0, rate, min(100, updates // 2), updates)
 
 
-def steady(updates: int) -> optax.GradientTransformation:
-    """Adam as it is set for transformers, which forgets early gradients soon, and looks ahead."""
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rates(updates), b2=0.95, nesterov=True))
+def steady(rate: float, updates: int, matrices: Sequence[str]) -> dict[str, optax.GradientTransformation]:
+    """Adam as it is set for transformers, which forgets early gradients soon, and looks ahead; and Muon so.
+
+    A step of Muon is twice as long as Adam's usually are, by its root mean square.
+    """
+    schedule, product = rates(rate, updates), optax.contrib.MuonDimensionNumbers(-2, -1)
+
+    def products(params: Any) -> Any:
+        layers = {name: product if name in matrices else None for name in params["layers"]}
+        return {name: layers if name == "layers" else None for name in params}
+
+    muon = optax.contrib.muon(
+        schedule,
+        beta=0.9,
+        adam_b2=0.95,
+        muon_weight_dimension_numbers=products,
+        consistent_rms=0.4,
+    )
+    adam = optax.adam(schedule, b2=0.95, nesterov=True)
+    return {
+        name: optax.chain(optax.clip_by_global_norm(1.0), outer)
+        for name, outer in {"adam": adam, "muon": muon}.items()
+    }
 
 
 def perceptron(depth: int, options: argparse.Namespace) -> Task:
@@ -148,7 +176,8 @@ def perceptron(depth: int, options: argparse.Namespace) -> Task:
         ),
         batch=32 if tiny else 256,
         updates=options.updates or 2000,
-        optimizer=optax.adam(rates(options.updates or 2000)),
+        outer={"adam": optax.adam(rates(options.rate, options.updates or 2000))},
+        rate=options.rate,
         runs=tuple((depth, m) for m in MICRO_BATCHES),
     )
 
@@ -215,7 +244,8 @@ def transformer(options: argparse.Namespace) -> Task:
         tests=tests,
         batch=4 if tiny else 64,
         updates=updates,
-        optimizer=steady(updates),
+        outer=steady(options.rate, updates, ("attend", "mix", "up", "down")),
+        rate=options.rate,
         accuracy=False,
         runs=runs,
     )
@@ -271,7 +301,8 @@ def convolutional(options: argparse.Namespace) -> Task:
         ),
         batch=16 if tiny else 256,
         updates=updates,
-        optimizer=steady(updates),
+        outer=steady(options.rate, updates, ("w",)),
+        rate=options.rate,
         runs=tuple((depth, m) for m in (4, 8, 2, 16)),
     )
 
@@ -286,18 +317,20 @@ def tasks(name: str, options: argparse.Namespace) -> Iterator[Task]:
 # --- How it is trained ---
 
 
-def method_of(task: Task, stages: int, parts: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def method_of(
+    task: Task, stages: int, parts: int, outer: optax.GradientTransformation
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """How a method starts, and how it updates parameters and its state; 0 stages: backpropagation."""
     chain = task.chain
     if not stages:
 
         def step(params: Any, state: Any, batch: Batch) -> Any:
             loss, gradient = jax.value_and_grad(chain)(params, batch)
-            steps, state = task.optimizer.update(gradient, state, params)
+            steps, state = outer.update(gradient, state, params)
             return optax.apply_updates(params, steps), state, loss
 
-        return lambda params, _: task.optimizer.init(params), step
-    solver = optim.ExtrapolatedProjections(outer=task.optimizer, check=False)
+        return lambda params, _: outer.init(params), step
+    solver = optim.ExtrapolatedProjections(outer=outer, check=False)
     stream = optim.Streamed(solver, stages=stages, micro_batches=parts)
     return (
         lambda params, batch: stream.init(chain, params, batch=batch),
@@ -305,9 +338,11 @@ def method_of(task: Task, stages: int, parts: int) -> tuple[Callable[..., Any], 
     )
 
 
-def compiled(task: Task, stages: int, parts: int, seeds: Sequence[int], **options: Any) -> tuple[Any, ...]:
+def compiled(
+    task: Task, stages: int, parts: int, seeds: Sequence[int], outer: str = "adam", **options: Any
+) -> tuple[Any, ...]:
     """The start of all seeds, a function that makes updates, the seconds it took to compile, the data."""
-    init, step = method_of(task, stages, parts)
+    init, step = method_of(task, stages, parts, task.outer[outer])
     data = jax.device_put(task.data)
     order = jnp.asarray(np.stack([task.order(seed) for seed in seeds]))
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
@@ -334,9 +369,9 @@ def compiled(task: Task, stages: int, parts: int, seeds: Sequence[int], **option
     return at, lambda at, first, last: made(at, keys, order, data, first, last), seconds, data
 
 
-def train(task: Task, stages: int, parts: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def train(task: Task, stages: int, parts: int, outer: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Train all seeds, by a stream or, with 0 stages, by backpropagation: what is known of each."""
-    at, advance, compiling, data = compiled(task, stages, parts, seeds)
+    at, advance, compiling, data = compiled(task, stages, parts, seeds, outer)
     measure = jax.jit(jax.vmap(task.measure, in_axes=(None, 0)))
     seconds, curve = 0.0, []
     ends = sorted({max(1, task.updates * i // POINTS) for i in range(1, POINTS + 1)})
@@ -351,6 +386,8 @@ def train(task: Task, stages: int, parts: int, seeds: Sequence[int]) -> list[dic
             "layers": task.layers,
             "stages": stages,
             "micro batches": parts,
+            "outer": outer,
+            "rate": task.rate,
             "updates": task.updates,
             "seed": seed,
             "at": ends,
@@ -425,8 +462,8 @@ def seconds_to(goal: float, options: argparse.Namespace) -> Iterator[dict[str, A
 
 def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """All that is known, as tables for a page."""
-    for section in dict.fromkeys(row["section"] for row in rows if "curve" in row):
-        yield from table(section, [row for row in rows if row["section"] == section])
+    for section, rate in dict.fromkeys((row["section"], rate_of(row)) for row in rows if "curve" in row):
+        yield from table(section, rate, [r for r in rows if (r["section"], rate_of(r)) == (section, rate)])
     times = [row for row in rows if row["section"] == "time"]
     if times:
         yield "\n| stages | backprop, ms | stream, a step, ms | stream, an update in stages / 2 parts, ms |"
@@ -443,19 +480,36 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"| {row['layers']} | {how} | {took} |"
 
 
-def table(section: str, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def rate_of(row: dict[str, Any]) -> float:
+    return (OLD | row)["rate"]
+
+
+def outer_of(row: dict[str, Any]) -> str:
+    return (OLD | row)["outer"].capitalize()
+
+
+def table(section: str, rate: float, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What was learned, over stages and micro-batches: means over seeds, and their spread."""
     measured = "validation loss" if section.startswith("gpt") else "test accuracy, %"
     parts = sorted({row["micro batches"] for row in rows if row["stages"]})
-    yield f"\n{section}, {rows[0]['updates']} updates, {measured}; in brackets, batches in flight:\n"
-    yield "| layers in stages | backprop, Adam | " + " | ".join(f"{m} micro-batches" for m in parts) + " |"
-    yield "|---|" + "---:|" * (1 + len(parts))
-    for layers, stages in sorted({(row["layers"], row["stages"]) for row in rows if row["stages"]}):
-        cells = [mean([row for row in rows if row["layers"] == layers and not row["stages"]])]
+    beside = sorted({"Adam", *(outer_of(row) for row in rows if not row["stages"])})
+    yield (
+        f"\n{section}, {rows[0]['updates']} updates, rates up to {rate:g}, {measured};"
+        " in brackets, batches in flight:\n"
+    )
+    columns = [f"backprop, {outer}" for outer in beside] + [f"{m} micro-batches" for m in parts]
+    yield "| layers in stages | " + " | ".join(columns) + " |"
+    yield "|---|" + "---:|" * len(columns)
+    kinds = {(row["layers"], row["stages"], outer_of(row)) for row in rows if row["stages"]}
+    for layers, stages, outer in sorted(kinds or {(row["layers"], 0, "") for row in rows}):
+        mine = [row for row in rows if row["layers"] == layers]
+        cells = [mean([r for r in mine if (r["stages"], outer_of(r)) == (0, other)]) for other in beside]
         for m in parts:
-            mine = [r for r in rows if (r["layers"], r["stages"], r["micro batches"]) == (layers, stages, m)]
-            cells.append(f"{mean(mine)} ({2 * stages / m:g})" if mine else "")
-        yield f"| {layers} in {stages} | " + " | ".join(cells) + " |"
+            wanted = (stages, m, outer)
+            found = [r for r in mine if (r["stages"], r["micro batches"], outer_of(r)) == wanted]
+            cells.append(f"{mean(found)} ({2 * stages / m:g})" if found else "")
+        name = f"{layers} in {stages}, {outer}" if stages else f"{layers}"
+        yield f"| {name} | " + " | ".join(cells) + " |"
 
 
 def mean(rows: Sequence[dict[str, Any]]) -> str:
@@ -479,23 +533,24 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     count = len(sections) + bool(times)
     figure, axes = plt.subplots(1, count, figsize=(3.6 * count, 3.2), layout="constrained", squeeze=False)
     for axis, section in zip(axes[0], sections, strict=False):
-        mine = [row for row in rows if row["section"] == section]
-        for number, (layers, stages) in enumerate(
-            sorted({(row["layers"], row["stages"]) for row in mine if row["stages"]})
+        mine = [row for row in rows if row["section"] == section and rate_of(row) == RATE]
+        for number, (layers, stages, outer) in enumerate(
+            sorted({(row["layers"], row["stages"], outer_of(row)) for row in mine if row["stages"]})
         ):
             found: dict[int, list[float]] = {}
             for row in mine:
-                if (row["layers"], row["stages"]) == (layers, stages):
+                if (row["layers"], row["stages"], outer_of(row)) == (layers, stages, outer):
                     found.setdefault(row["micro batches"], []).append(row["curve"][-1])
             places = sorted(found)
             values = [statistics.mean(found[m]) for m in places]
-            axis.plot(places, values, "o-", color=f"C{number}", label=f"{stages} stages")
-            beside = [row["curve"][-1] for row in mine if row["layers"] == layers and not row["stages"]]
+            axis.plot(places, values, "o-", color=f"C{number}", label=f"{stages} stages, {outer}")
+            start = (layers, 0, "Adam")
+            beside = [r["curve"][-1] for r in mine if (r["layers"], r["stages"], outer_of(r)) == start]
             if beside:
                 axis.axhline(statistics.mean(beside), color=f"C{number}", linestyle=":", linewidth=1)
         axis.set_xscale("log", base=2)
         measured = "validation loss" if section == "gpt" else "test accuracy, %"
-        axis.set(title=f"{section} (dotted: Adam)", xlabel="micro-batches", ylabel=measured)
+        axis.set(title=f"{section} (dotted: backprop, Adam)", xlabel="micro-batches", ylabel=measured)
         if section != "gpt":
             axis.set_ylim(bottom=max(axis.get_ylim()[0], axis.get_ylim()[1] - 12))
         axis.legend(fontsize=8)
@@ -525,6 +580,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--only", choices=SECTIONS, nargs="+", default=SECTIONS)
     parser.add_argument("--stages", type=int, nargs="+", help="only so many; 0 is backpropagation")
+    parser.add_argument("--micro-batches", type=int, nargs="+", help="only streams with so many")
+    parser.add_argument("--outer", choices=("adam", "muon"), nargs="+", help="only these outer optimisers")
+    parser.add_argument("--rate", type=float, default=RATE, help="the highest of the outer optimiser")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--updates", type=int, help="so many, instead of what is usual for the network")
     parser.add_argument(
@@ -546,15 +604,19 @@ def main(arguments: Sequence[str]) -> int:
 
     for name in (name for name in options.only if name in ("mlp", "gpt", "cnn")):
         for task in tasks(name, options):
-            for stages, parts in ((0, 1), *task.runs):
-                have = {tuple(row.get(part) for part in KEY) for row in rows}
-                wanted = (name, task.layers, stages, parts, task.updates)
+            for (stages, parts), outer in itertools.product(((0, 1), *task.runs), task.outer):
+                have = {tuple((OLD | row).get(part) for part in KEY) for row in rows}
+                wanted = (name, task.layers, stages, parts, outer, task.rate, task.updates)
                 seeds = [seed for seed in range(options.seeds) if (*wanted, seed) not in have]
-                left_out = options.stages is not None and stages not in options.stages
+                left_out = (
+                    (options.stages is not None and stages not in options.stages)
+                    or (options.micro_batches is not None and stages and parts not in options.micro_batches)
+                    or (options.outer is not None and outer not in options.outer)
+                )
                 if left_out or not seeds or time.monotonic() > end:
                     continue
                 try:
-                    for row in train(task, stages, parts, seeds):
+                    for row in train(task, stages, parts, outer, seeds):
                         add(row)
                 except Exception as error:  # whatever it is, the others are to be made
                     print(f"{wanted} failed: {error!r:.500}", flush=True)

@@ -502,3 +502,81 @@ def test_parts_of_a_batch_add_up_to_the_whole():
     for key in params:
         move = whole[key] - params[key]
         np.testing.assert_allclose(split[key] - params[key], move, atol=0.01 * float(jnp.abs(move).max()))
+
+
+def networks_that_cost():
+    """Losses of parameters and a batch, as one writes them for gradients."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(size=shape) / shape[0] ** 0.5, jnp.float32)
+
+    def normed(x):
+        x = x - x.mean(-1, keepdims=True)
+        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+
+    def mlp(p, x):
+        for w, b in p["hidden"]:
+            x = jax.nn.relu(x @ w + b)
+        return x @ p["out"]
+
+    def cnn(p, x):
+        for w in p["hidden"]:
+            x = jax.nn.relu(conv(x, w))
+            x = x.reshape(len(x), x.shape[1] // 2, 2, x.shape[2] // 2, 2, -1).max((2, 4))
+        return x.mean((1, 2)) @ p["out"]
+
+    def rnn(p, x):
+        def step(h, x):
+            return jnp.tanh(x @ p["in"] + h @ p["state"]), None
+
+        return jax.lax.scan(step, jnp.zeros((len(x), 32)), x.swapaxes(0, 1))[0] @ p["out"]
+
+    def transformer(p, x):
+        for own in p["blocks"]:
+            query, key, value = jnp.split(normed(x) @ own["attend"], 3, axis=-1)
+            weights = jax.nn.softmax(query @ key.swapaxes(1, 2) / 4)
+            x = x + weights @ value @ own["mix"]
+            x = x + jax.nn.gelu(normed(x) @ own["up"]) @ own["down"]
+        return x.mean(1) @ p["out"]
+
+    block = {"attend": (16, 48), "mix": (16, 16), "up": (16, 64), "down": (64, 16)}
+    blocks = [{name: normal(*shape) for name, shape in block.items()} for _ in range(2)]
+    square = [(normal(64, 64), jnp.zeros(64)) for _ in range(3)]
+    kernels = [normal(3, 3, 4, 16), normal(3, 3, 16, 16)]
+    recurrent = {"in": normal(8, 32), "state": normal(32, 32)}
+    return {
+        "mlp": (mlp, {"hidden": square, "out": normal(64, 10)}, normal(64, 64)),
+        "cnn": (cnn, {"hidden": kernels, "out": normal(16, 10)}, normal(16, 16, 16, 4)),
+        "rnn": (rnn, {**recurrent, "out": normal(32, 10)}, normal(32, 20, 8)),
+        "transformer": (transformer, {"blocks": blocks, "out": normal(16, 10)}, normal(16, 24, 16)),
+    }
+
+
+@pytest.mark.parametrize("name", networks_that_cost())
+def test_a_sweep_costs_what_backpropagation_does(name):
+    """By the compiler's account, in operations, bytes, and temporary memory."""
+    network, params, x = networks_that_cost()[name]
+    labels, adam = jnp.arange(len(x)) % 10, optax.adam(1e-3)
+    sweeps = ExtrapolatedProjections(outer=adam, check=False)
+
+    def loss(params, batch):
+        x, labels = batch
+        return optax.softmax_cross_entropy_with_integer_labels(network(params, x), labels).mean()
+
+    def gradients(params, state, batch):
+        value, slopes = jax.value_and_grad(loss)(params, batch)
+        steps, state = adam.update(slopes, state)
+        return optax.apply_updates(params, steps), state, value
+
+    def projections(params, state, batch):
+        return sweeps.update(loss, params, state, batch=batch)
+
+    def costs(update, state):
+        compiled = jax.jit(update).lower(params, state, (x, labels)).compile()
+        found, memory = compiled.cost_analysis(), compiled.memory_analysis().temp_size_in_bytes
+        return np.array([found["flops"], found["bytes accessed"], memory])
+
+    ours = costs(projections, sweeps.init(params))
+    theirs = costs(gradients, adam.init(params))
+    assert (ours <= theirs * np.array([1.1, 1.35, 1.3]) + np.array([0, 0, 2**14])).all(), ours / theirs

@@ -175,7 +175,7 @@ def test_shared_parameters_and_wires_that_are_no_numbers():
 
 @pytest.mark.parametrize(("make", "scale"), [(streams.transformer, 8), (streams.convolutional, 1)])
 def test_a_running_stream_of_blocks_asks_for_the_gradient(make, scale):
-    task = make(argparse.Namespace(tiny=True, updates=4, data=None))
+    task = make(argparse.Namespace(tiny=True, updates=4, rate=1e-3, data=None))
     params = jax.tree.map(lambda x: scale * x if x.ndim > 1 else x, task.start(jax.random.key(0)))
     batch = jax.tree.map(jnp.asarray, task.prepare(task.data, jnp.arange(4), jax.random.key(1)))
     stream = optim.Streamed(optim.ExtrapolatedProjections(outer=recorded()), stages=4, micro_batches=2)
@@ -297,14 +297,14 @@ def test_the_state_of_another_optimiser():
 def test_the_benchmark_runs_and_makes_nothing_twice(tmp_path, capsys):
     out, plot = tmp_path / "runs.jsonl", tmp_path / "plot.png"
     arguments = ["--tiny", "--updates", "2", "--seeds", "2", "--only", "gpt", "model", "--stages", "0", "2"]
-    arguments += ["--out", str(out), "--plot", str(plot)]
+    arguments += ["--outer", "muon", "--out", str(out), "--plot", str(plot)]
     assert streams.main(arguments) == 0
     shown = capsys.readouterr().out
     rows = streams.kept(out)
     assert [(row["stages"], row["seed"]) for row in rows] == [(0, 0), (0, 1), (2, 0), (2, 1)]
     # Both begin alike: a stream moves nothing before its first wish has come.
     assert rows[0]["curve"][0] == pytest.approx(rows[2]["curve"][0], abs=0.01)
-    assert "| 4 in 2 |" in shown
+    assert "| 4 in 2, Muon |" in shown
     assert "| GPT 64x4096, T=1024, batch 1,024 | 1,024 |" in shown
     assert plot.stat().st_size > 1000
     assert streams.main(arguments) == 0
@@ -334,7 +334,7 @@ def test_stages_on_several_devices_do_what_they_do_on_one(report):
     for name, found in report["cases"].items():
         assert found["moved"] > 1e-2, name
         assert found["off"] < 2e-6, name
-    assert set(report["cases"]) == {"2", "4", "8", "4 and 2 for samples"}
+    assert set(report["cases"]) == {"2", "4", "8", "4 and 2 for samples", "4, muon"}
 
 
 def test_in_a_step_only_wires_between_neighbours_cross_and_their_size_does_not_depend_on_depth(report):
@@ -352,10 +352,24 @@ def test_once_in_an_update_the_ends_are_summed_and_parameters_of_layers_never(re
     assert set(sent["8"]) == {"all-reduce", "collective-permute"}
 
 
+def test_with_muon_matrices_of_layers_stay_where_they_are_too(report):
+    assert report["updates"]["muon"] == report["updates"]["8"]
+    assert report["cases"]["4, muon"]["moved"] > 1e-2
+
+
+def muon():
+    product = optax.contrib.MuonDimensionNumbers(-2, -1)
+    where = {"in": None, "out": None, "layers": {"w": product, "b": None}}
+    outer = optax.contrib.muon(0.01, consistent_rms=0.2, muon_weight_dimension_numbers=where)
+    return optim.ExtrapolatedProjections(outer=outer)
+
+
 def main():
     assert jax.device_count() == 8
-    alone, *_ = trained(optim.Streamed(sgd(), stages=8, micro_batches=4), CHAIN, parameters(), updates=6)
     cases, steps, updates = {}, {}, {}
+
+    def streamed(method, sharding=None):
+        return optim.Streamed(method, stages=8, micro_batches=4, sharding=sharding)
 
     def divided(devices, samples=1):
         shape = (devices, samples)
@@ -366,21 +380,24 @@ def main():
             devices=jax.devices()[: devices * samples],
         )
         spec = PartitionSpec("stages", "samples") if samples > 1 else PartitionSpec("stages")
-        return optim.Streamed(sgd(), stages=8, micro_batches=4, sharding=NamedSharding(mesh, spec))
+        return NamedSharding(mesh, spec)
 
-    for name, shape in {"2": (2,), "4": (4,), "8": (8,), "4 and 2 for samples": (4, 2)}.items():
-        stream = divided(*shape)
+    sizes = {"2": (2,), "4": (4,), "8": (8,), "4 and 2 for samples": (4, 2), "4, muon": (4,)}
+    for name, shape in sizes.items():
+        method = muon() if "muon" in name else sgd()
+        alone, *_ = trained(streamed(method), CHAIN, parameters(), updates=6)
+        stream = streamed(method, divided(*shape))
         placed = stream.place(CHAIN, parameters())
         found, *_ = trained(stream, CHAIN, placed, updates=6)
         cases[name] = {"off": furthest(found, alone), "moved": furthest(found, parameters())}
-    for layers in (8, 16):
-        stream = divided(4)
+    for name, layers, method in (("8", 8, sgd()), ("16", 16, sgd()), ("muon", 8, muon())):
+        stream = streamed(method, divided(4))
         params = stream.place(CHAIN, parameters(layers))
         state = stream.init(CHAIN, params, batch=BATCH)
         update = jax.jit(lambda p, s, b, stream=stream: stream.update(CHAIN, p, s, batch=b))
         _, state, _ = update(params, state, BATCH)
         text = update.lower(params, state, BATCH).compile().as_text()
-        steps[layers], updates[layers] = collectives(loops(text)), collectives(text)
+        steps[name], updates[name] = collectives(loops(text)), collectives(text)
     print(json.dumps({"cases": cases, "steps": steps, "updates": updates}))
 
 

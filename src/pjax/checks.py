@@ -37,8 +37,9 @@ def _not_finite(x: Any) -> int:
     """How many values are not finite; 0 for what cannot be looked at."""
     if isinstance(x, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         return 0
-    if isinstance(x, jax.Array) and next(iter(x.devices())).platform != "cpu":
-        return int(_count_not_finite(x))
+    if isinstance(x, jax.Array) and not _in_reach(x):
+        with jax.ensure_compile_time_eval():  # it may be captured by a function that is being traced
+            return int(_count_not_finite(x))
     array = np.asarray(x)
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
@@ -47,6 +48,11 @@ def _not_finite(x: Any) -> int:
         if np.isfinite(array.sum()):
             return 0
     return int(array.size - np.count_nonzero(np.isfinite(array)))
+
+
+def _in_reach(x: jax.Array) -> bool:
+    """Whether it need not be brought from another device."""
+    return next(iter(x.devices())).platform == "cpu"
 
 
 @jax.jit

@@ -33,11 +33,17 @@ ANYWHERE = False
 """Whether programs have kernels where there is no GPU, too: to compile for one. It takes longer."""
 
 
-def has_kernels() -> bool:
-    """Whether kernels written for NVIDIA GPUs are for those that are here.
+KERNELS = {"convolution", "edges", "maximum", "multiplier"}
+"""The files of `pjax.rules.kernels` that are used; what they gain is in the docs, page on speed."""
+
+
+def has_kernels(name: str) -> bool:
+    """Whether kernels written for NVIDIA GPUs, those of a file, are used and for what is here.
 
     They are for the Hopper generation; others have less fast memory, or other units for products.
     """
+    if name not in KERNELS:
+        return False
     versions = [getattr(d, "compute_capability", "") for d in jax.devices() if d.platform == "gpu"]
     return all(str(version).startswith("9.") for version in versions) if versions else ANYWHERE
 

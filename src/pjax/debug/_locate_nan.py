@@ -225,10 +225,19 @@ class _Watched(Problem):
         self._note(v, *(inputs or [squared]), *([] if moves.output is None else [moves.output]))
         return squared
 
-    def pull(self, v: int, i: int, total: jax.Array | None, power: int = 1) -> list[tuple[int, jax.Array]]:
-        if total is not None and power == 1:
-            self._note(v, total)
-        return super().pull(v, i, total, power)
+    @property
+    def nudges(self) -> dict[int, jax.Array]:
+        operations = (n for n in self.graph.nodes if n.rule is not None and not n.is_target)
+        return {n.index: jnp.zeros(n.shape, n.dtype) for n in operations}
+
+    def note_asked(self, solver: Solver) -> None:
+        """Note what the nodes asked of their inputs in the last sweep, from the targets on."""
+        for node in reversed(self.graph.nodes):
+            if node.rule is not None:
+                sources = {s for wire in node.wires for s in wire.sources}
+                values = {s: jnp.zeros(self.graph.nodes[s].shape, self.dtype) for s in sources}
+                found = solver.part(self, node, values, self.asked.get(node.index))
+                self._note(node.index, *(x for x in found if x is not None))
 
     def _note(self, v: int, *arrays: jax.Array) -> None:
         self.events.append((v, jnp.stack([jnp.isfinite(x).all() for x in arrays]).all()))
@@ -314,6 +323,7 @@ def _updates(
     def sweep(leaves: Any, constants: Any, outer: Any) -> Any:
         problem: Any = program.problem(leaves, constants)
         moves, _ = program.solver.moves(problem)
+        problem.note_asked(program.solver)
         order[:], finite = zip(*problem.events, strict=True)
         new, outer = program.applied(leaves, moves, outer, treedef, problem.loss)
         return new, outer, jnp.stack(finite), moves, problem.inputs, problem.points

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.graph import fan_out
-from pjax.graph.nodes import Node
+from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
 from pjax.graph.wires import Evaluator, Wire, Wiring, leaving, walk, wirings
 from pjax.rules.arithmetic import condensed
@@ -67,19 +67,85 @@ class Problem:
         self.stored = stored
         self.steered = steered
         self._shardings = graph.shardings
-        evaluate, values = graph.evaluator(constants, leaves)
-        self._evaluate, self._values = evaluate, values
-        self.loss = graph.loss(evaluate)
+        self.constants, self.leaves = constants, leaves
         self._scales: dict[tuple[int, int], jax.Array] = {}  # nothing stands for one
-        self._place_at(evaluate, values)
         if balanced:
             self._balance()
-            self._place_at(evaluate, values)
-        wires = {(n.index, i): wire for n in graph.nodes for i, wire in enumerate(n.wires)}
-        self.wirings = wirings(wires, [n.shape for n in graph.nodes], self.dtype, evaluate)
-        self._factors = self._weigh()
+            del self.inputs
         if not sweeps:  # now, and not in every step of a loop
-            _ = self.counts, self._lengths
+            _ = self.points, self.inputs, self.wirings, self._factors, self.counts, self._lengths
+
+    @property
+    def nudges(self) -> dict[int, jax.Array]:
+        """Zeros for nodes of which it is to be known what a soft sweep asks of them, as `asked`."""
+        return {}
+
+    asked: dict[int, jax.Array]
+
+    @functools.cached_property
+    def _evaluated(self) -> tuple[Evaluator, dict[int, Any]]:
+        return self.graph.evaluator(self.constants, self.leaves)
+
+    @property
+    def _evaluate(self) -> Evaluator:
+        return self._evaluated[0]
+
+    @functools.cached_property
+    def loss(self) -> jax.Array:
+        """The mean of everything that the function returns."""
+        return self.graph.loss(self._evaluate)
+
+    @property
+    def returned(self) -> tuple[jax.Array, list[Any]]:
+        """The loss, and what the function returns beside, as far as the graph has it."""
+        found = ((self._evaluate(expr), expr.dtype) for expr in self.graph.aux)
+        return self.loss, [x if jnp.result_type(x) == dtype else x.astype(dtype) for x, dtype in found]
+
+    def answering(
+        self, wires: Sequence[Wire], softness: float
+    ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], list[jax.Array]]]:
+        """What wires carry, and, from what is asked of that, what is asked of the leaves by a soft sweep.
+
+        The function is evaluated for it, once and for all that else is asked of this problem.
+        """
+
+        def carried(leaves: Sequence[Any], nudges: Any) -> tuple[list[jax.Array], dict[int, Any]]:
+            evaluate, values = self.graph.evaluator(self.constants, leaves, softness, nudges)
+            return list(evaluate.each(wires)), values
+
+        found, pull, values = jax.vjp(carried, self.leaves, self.nudges, has_aux=True)
+        self._evaluated = Evaluator(self.constants, values), values
+
+        def asked(goals: Sequence[jax.Array]) -> list[jax.Array]:
+            answers, self.asked = pull([goal.astype(x.dtype) for x, goal in zip(found, goals, strict=True)])
+            return [answer.astype(self.dtype) for answer in answers]
+
+        return found, asked
+
+    @functools.cached_property
+    def points(self) -> Mapping[int, jax.Array]:
+        """The values of nodes."""
+        return self._points_of(self._evaluated[1])
+
+    @functools.cached_property
+    def inputs(self) -> Mapping[int, tuple[Any, ...]]:
+        """What nodes read, in the variables of their metric."""
+        return self._inputs_of(self._evaluate)
+
+    def read_by(self, node: Node) -> tuple[Any, ...]:
+        """What a single node reads, where the others are not asked for theirs."""
+        return tuple(map(self._work, self._evaluate.each(node.inputs)))
+
+    @functools.cached_property
+    def wirings(self) -> dict[tuple[int, int], Wiring]:
+        """How displacements get to nodes, and from them."""
+        nodes = self.graph.nodes
+        wires = {(n.index, i): wire for n in nodes for i, wire in enumerate(n.wires)}
+        return wirings(wires, [n.shape for n in nodes], self.dtype, self._evaluate)
+
+    @functools.cached_property
+    def _factors(self) -> dict[int, np.ndarray | jax.Array]:
+        return factors(self.graph, self._evaluate)
 
     @functools.cached_property
     def _lengths(self) -> dict[int, tuple[jax.Array, ...]]:
@@ -90,13 +156,11 @@ class Problem:
             if n.rule is not None and any(wire.constant for wire in n.wires)
         }
 
-    def _wiring(self, wire: Wire) -> Wiring:
-        avals = [jax.ShapeDtypeStruct(self.graph.nodes[s].shape, self.dtype) for s in wire.sources]
-        return Wiring(wire, avals, self._evaluate)
+    def _points_of(self, values: Mapping[int, Any]) -> dict[int, jax.Array]:
+        return {v: self.placed(v, self._work(x)) for v, x in values.items()}
 
-    def _place_at(self, evaluate: Evaluator, values: Mapping[int, Any]) -> None:
-        self.points: Mapping[int, jax.Array] = {v: self.placed(v, self._work(x)) for v, x in values.items()}
-        self.inputs: Mapping[int, tuple[Any, ...]] = {
+    def _inputs_of(self, evaluate: Evaluator) -> dict[int, tuple[Any, ...]]:
+        return {
             v: tuple(self._scaled(v, i, self._work(x)) for i, x in enumerate(carried))
             for v, carried in evaluate.every({n.index: n.inputs for n in self.graph.nodes}).items()
         }
@@ -133,14 +197,14 @@ class Problem:
             return not node.is_target and 8 * math.prod(node.shape) <= read
 
         kept, order = self._recomputed(keep)
-        values, state = jax.lax.optimization_barrier(({v: self._values[v] for v in kept}, state))
+        values, state = jax.lax.optimization_barrier(({v: self._evaluated[1][v] for v in kept}, state))
         evaluate = Evaluator((), values, known=self._evaluate)
         for v in order:
             node = self.graph.nodes[v]
             assert node.rule is not None
             values[v] = node.rule.forward(*evaluate.each(node.inputs))
         problem = copy.copy(self)
-        problem._place_at(evaluate, values)
+        problem.points, problem.inputs = problem._points_of(values), problem._inputs_of(evaluate)
         return problem, state
 
     def narrow(self, x: S) -> S:
@@ -241,31 +305,10 @@ class Problem:
 
     # --- Losses ---
 
-    def _weigh(self) -> dict[int, np.ndarray | jax.Array]:
-        """By which factors the losses of each target enter what the function returns: their mean."""
-        size = sum(math.prod(expr.shape) for expr in self.graph.outputs)
-        found: dict[int, Any] = {}
-        for expr in self.graph.outputs:
-            wire = Wire(expr)
-            if wire.constant or not expr.after:
-                continue
-            share = np.full(expr.shape, 1 / size, self.dtype)
-            if any(e.constant is not None for e in walk(expr)) or any(
-                not self.graph.nodes[s].is_target for s in wire.needs
-            ):
-                parts: Sequence[Any] = self._wiring(wire).pull(jnp.asarray(share))
-            else:  # it follows from the program alone
-                avals = [jax.ShapeDtypeStruct(self.graph.nodes[s].shape, self.dtype) for s in wire.sources]
-                with jax.ensure_compile_time_eval():
-                    found_now = Wiring(wire, avals, Evaluator((), {})).pull(jnp.asarray(share))
-                    parts = [np.asarray(part) for part in found_now]
-            add(found, zip(wire.sources, parts, strict=True))
-        return found
-
     def factor(self, node: Node) -> jax.Array | None:
         """The factors of a target's losses; None where none of them counts."""
         found = self._factors.get(node.index)
-        if found is None or (isinstance(found, np.ndarray) and not found.any()):
+        if found is None or (_is_known(found) and not found.any()):
             return None
         return jnp.asarray(found)
 
@@ -326,15 +369,6 @@ class Problem:
             total = total / self.scale(v, i) ** power
         return list(zip(wiring.wire.sources, wiring.pull(total), strict=True))
 
-    def asked(self, goals: Sequence[jax.Array]) -> dict[int, jax.Array]:
-        """What is asked of nodes, given what is asked of the outputs that read them."""
-        wanted: dict[int, jax.Array] = {}
-        for expr, goal in zip(self.graph.outputs, goals, strict=True):
-            wire = Wire(expr)
-            if not wire.constant:
-                add(wanted, zip(wire.sources, self._wiring(wire).pull(goal), strict=True))
-        return wanted
-
     def scale(self, v: int, i: int) -> float | jax.Array:
         """How many times longer input i of a node is in the variables of its metric."""
         return self._scales.get((v, i), 1.0)
@@ -373,3 +407,27 @@ class Problem:
         """Which input of a product keeps its value, where constants are fixed."""
         constant = [i for i, wire in enumerate(node.wires) if wire.constant]
         return constant[0] if self.fixed_constants and constant else None
+
+
+def factors(graph: Graph, evaluate: Evaluator) -> dict[int, np.ndarray | jax.Array]:
+    """By which factors the losses of each target enter what the function returns: their mean.
+
+    Those that follow from the program alone are arrays of NumPy.
+    """
+    size = sum(math.prod(expr.shape) for expr in graph.outputs)
+    found: dict[int, Any] = {}
+    for expr in graph.outputs:
+        wire = Wire(expr)
+        if wire.constant or not expr.after:
+            continue
+        share = np.full(expr.shape, 1 / size, graph.dtype)
+        avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
+        targets = all(graph.nodes[s].is_target for s in wire.needs)
+        if not targets or any(e.constant is not None for e in walk(expr)):
+            parts: Sequence[Any] = Wiring(wire, avals, evaluate).pull(jnp.asarray(share))
+        else:
+            with jax.ensure_compile_time_eval():
+                known = Wiring(wire, avals, Evaluator((), {})).pull(jnp.asarray(share))
+                parts = [np.asarray(part) for part in known]
+        add(found, zip(wire.sources, parts, strict=True))
+    return found

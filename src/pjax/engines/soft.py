@@ -21,11 +21,13 @@ products as backpropagation has. Relus, maxima, bounds, rounding and sets are pr
 answer small wishes better than large ones, which reach beyond their kinks; so the targets ask for a step that
 is small next to the predictions (the *reach*), and what comes of it is divided by it.
 
+What a node asks is the transpose of its function for JAX, which carries it from node to node as it carries
+cotangents in backpropagation: through loops, and with as little kept. `pjax.Rule.soft` says what that is.
+
 A target asks by how much its loss falls, times the factor with which it enters what the function returns.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -33,83 +35,54 @@ import jax.numpy as jnp
 
 from pjax.devices import end_kernel
 from pjax.engines.point import Problem
-from pjax.graph.nodes import Graph, Node
-from pjax.graph.partition import last_to_first
 from pjax.rules.arithmetic import TINY
 from pjax.rules.base import per_loss
 
 
-def sweep(problem: Problem, softness: float, reach: float) -> dict[int, jax.Array]:
-    """How far each parameter is asked to move, summed over all of its readers.
+def sweep(problem: Problem, softness: float, reach: float) -> tuple[list[jax.Array], jax.Array]:
+    """How far each leaf is asked to move, summed over all of its readers, times a scale; and that scale.
 
     Args:
         problem: with the graph at the forward evaluation of the parameters.
         softness: τ, the weight of an output next to what its inputs can do, where a node has a kink.
-        reach: the length of the step that targets ask for, next to the size of the predictions. What comes of
-            it is divided by that length.
+        reach: the length of the step that targets ask for, next to the size of the predictions. The scale is
+            that length next to what they want.
     """
-    asked, step = asked_by_targets(problem, reach)
-    found = _sweep(problem, softness, asked)
-    return {v: move / step for v, move in found.items()}
-
-
-def asked_by_targets(problem: Problem, reach: float) -> tuple[dict[int, jax.Array], jax.Array]:
-    """What the targets ask of what they read, and by which factor that is smaller than what they want."""
-    wanted: dict[int, jax.Array] = {}
-    sizes = []
-    for node in problem.graph.targets:
-        predictions, *labels = problem.inputs[node.index]
-        rule: Any = node.rule
+    targets = problem.graph.targets
+    softness = vanishing(softness, reach)
+    predictions, answer = problem.answering([node.inputs[0] for node in targets], softness)
+    falls, sizes = [], []
+    for node, found in zip(targets, predictions, strict=True):
         factor = problem.factor(node)
         if factor is None:
+            falls.append(jnp.zeros(found.shape, problem.dtype))
             continue
-        fall = rule.descent(predictions, *labels).astype(problem.dtype)
+        predicted, *labels = problem.read_by(node)
+        rule: Any = node.rule
+        fall = rule.descent(predicted, *labels).astype(problem.dtype)
         # Written out, or a compiler finds it again, with all its sums, for everything that reads it.
-        fall = end_kernel(per_loss(factor, predictions) * fall)
-        sizes.append((jnp.sqrt(jnp.mean(predictions**2)), jnp.sqrt(jnp.mean(fall**2))))
-        problem.send(node.index, [fall], to=wanted)
+        fall = end_kernel(per_loss(factor, predicted) * fall)
+        sizes.append((jnp.sqrt(jnp.mean(predicted**2)), jnp.sqrt(jnp.mean(fall**2))))
+        falls.append(fall)
     # Small numbers stand for nothing at all, which asks for nothing.
-    step = functools.reduce(
+    scale = functools.reduce(
         jnp.minimum, (reach * (s + SHORT) / (f + TINY) for s, f in sizes), jnp.float32(1e6)
     )
-    step = jnp.maximum(step, 1e-12).astype(problem.dtype)
-    return {v: step * wish for v, wish in wanted.items()}, step
+    scale = jnp.maximum(scale, 1e-12).astype(problem.dtype)
+    return answer([scale * fall for fall in falls]), scale
 
+
+def vanishing(softness: float, reach: float) -> float:
+    """The softness, or zero where kinks need not be looked at beyond the first order.
+
+    A relu is asked to cross its kink, and a number to be a maximum beside the largest, only within the
+    softness times what is asked: of the predictions, a part of the product with the reach.
+    """
+    return softness if softness * reach > NEGLIGIBLE else 0.0
+
+
+NEGLIGIBLE = 1e-4
+"""Which part of the size of predictions may be neglected."""
 
 SHORT = 1e-4
 """Predictions are taken for at least as large: a network may start with none."""
-
-
-def answered(problem: Problem, softness: float, wanted: dict[int, jax.Array]) -> dict[int, jax.Array]:
-    """What is asked of those parameters of which something is, given what is asked of some nodes."""
-    for node in reversed(problem.graph.nodes):
-        if node.is_parameter or node.index not in wanted:
-            continue
-        problem.send(node.index, _ask(problem, node, wanted.pop(node.index), softness), to=wanted)
-    return wanted
-
-
-def _sweep(problem: Problem, softness: float, wanted: dict[int, jax.Array]) -> dict[int, jax.Array]:
-    """What is asked of parameters, given what is asked of some nodes."""
-    wanted = answered(problem, softness, wanted)
-    still = {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.parameters}
-    return {v: wanted.get(v, zero) for v, zero in still.items()}
-
-
-def _ask(problem: Problem, node: Node, goal: jax.Array, softness: float) -> Sequence[jax.Array | None]:
-    """What an operation asks of its inputs: their multipliers; None for constants."""
-    inputs, output = problem.inputs[node.index], problem.points[node.index]
-    assert node.rule is not None
-    return node.rule.wishes(inputs, output, goal, softness, functools.partial(_ask_body, softness))
-
-
-def _ask_body(
-    softness: float, graph: Graph, constants: Sequence[Any], leaves: Sequence[Any], goals: Sequence[jax.Array]
-) -> list[jax.Array]:
-    """What one step of a loop asks of its leaves, given what is asked of its outputs."""
-    problem = Problem(last_to_first(graph), constants, leaves, sweeps=True)
-    found = _sweep(problem, softness, problem.asked(goals))
-    return [
-        jnp.zeros(jnp.shape(leaf), problem.dtype) if v is None else found[v]
-        for v, leaf in zip(graph.leaves, leaves, strict=True)
-    ]

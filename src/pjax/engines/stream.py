@@ -28,6 +28,7 @@ from pjax.graph import read
 from pjax.graph.chain import Chain
 from pjax.graph.nodes import Graph
 from pjax.graph.partition import last_to_first
+from pjax.graph.wires import Wire
 
 
 class Flight(NamedTuple):
@@ -258,15 +259,18 @@ class Stream:
     def _asked(self, fn: Callable[..., Any], args: tuple[Any, ...], goals: list[jax.Array]) -> Any:
         """What a function asks of its arguments; zeros for what is not real."""
         problem, give = _problem(lambda *args: _real(fn(*args)), args, losses=False)
-        return give(soft.answered(problem, self.softness, problem.asked(goals)))
+        _, answer = problem.answering(
+            [Wire(expr) for expr in problem.graph.outputs], soft.vanishing(self.softness, self.reach)
+        )
+        return give(answer(goals))
 
     def _end(self, rest: Any, wires: Any, micro: Any) -> tuple[jax.Array, jax.Array, Any, list[jax.Array]]:
         """The loss, the scale of its wishes, and what it asks of parameters, and, scaled, of wires."""
         problem, give = _problem(
             lambda rest, wires: self.chain.last(rest, wires, micro), (rest, wires), losses=True
         )
-        wanted, scale = soft.asked_by_targets(problem, self.reach)
-        of_rest, wishes = give(soft.answered(problem, self.softness, wanted))
+        found, scale = soft.sweep(problem, self.softness, self.reach)
+        of_rest, wishes = give(found)
         return problem.loss, scale, jax.tree.map(lambda x: x / scale, of_rest), _real(wishes, wires)
 
     # --- Where stages are on several devices ---
@@ -313,11 +317,10 @@ def _problem(
     graph: Graph = read.build(traced, keep_loops=True, losses=losses)
     problem = Problem(last_to_first(graph), traced.constants, parameters, sweeps=True)
 
-    def give(found: dict[int, jax.Array]) -> Any:
+    def give(found: list[jax.Array]) -> Any:
         answers: list[Any] = [jnp.zeros(jnp.shape(leaf), _wide(leaf)) for leaf in leaves]
-        for i, v in zip(real, graph.leaves, strict=True):
-            if v is not None and v in found:
-                answers[i] = found[v]
+        for i, answer in zip(real, found, strict=True):
+            answers[i] = answer.astype(_wide(leaves[i]))
         return jax.tree.unflatten(treedef, answers)
 
     return problem, give

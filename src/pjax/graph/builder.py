@@ -38,7 +38,7 @@ from pjax.losses.minimise import Minimise
 from pjax.rules.base import Rule
 from pjax.rules.joint import Joint
 from pjax.rules.linear import LinearMap
-from pjax.rules.scalar import TABLE, Function, Scalar, Traits
+from pjax.rules.scalar import TABLE, Function, Scalar
 from pjax.rules.scan import Scan
 
 # Equations that pass on what they get.
@@ -82,6 +82,7 @@ def build_graph(
     *,
     keep_loops: bool = False,
     losses: bool = True,
+    aux: bool = False,
 ) -> Graph:
     """The graph of a jaxpr whose inputs are parameters.
 
@@ -93,17 +94,24 @@ def build_graph(
         outputs: how many of the jaxpr's outputs, the first ones, are losses.
         keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
         losses: whether the outputs are losses; otherwise values of which something will be asked.
+        aux: whether the other outputs are asked for, too. They move nothing.
     """
     plain: set[int] = set()
     while True:
         try:
-            return _build(jaxpr, names, outputs, keep_loops, plain, losses)
+            return _build(jaxpr, names, outputs, keep_loops, plain, losses, aux)
         except _NoTargetError as found:
             plain |= found.equations
 
 
 def _build(
-    jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, keep_loops: bool, plain: set[int], losses: bool
+    jaxpr: jex.Jaxpr,
+    names: Sequence[str],
+    outputs: int,
+    keep_loops: bool,
+    plain: set[int],
+    losses: bool,
+    aux: bool,
 ) -> Graph:
     builder = Builder(keep_loops, plain, targets=losses)
     constants = itertools.count()
@@ -120,7 +128,9 @@ def _build(
         env[var] = node.output
         leaves.append(node.index)
     wanted = [i < outputs for i in range(len(jaxpr.outvars))]
-    found = [out for out in builder.run(jaxpr, env, wanted)[:outputs] if out is not None]
+    every = builder.run(jaxpr, env, wanted, [aux and not want for want in wanted])
+    found = [out for out in every[:outputs] if out is not None]
+    beside = [_aside(out) for out in every[outputs:] if out is not None]
     builder.refuse_missing()
     if not losses:
         return simplified(builder.nodes, leaves, found)
@@ -136,7 +146,7 @@ def _build(
             " a loss of them, such as pjax.cross_entropy(logits, labels), any scalar, or a value in a set,"
             " pjax.constrain(output, set)"
         )
-    return simplified(builder.nodes, leaves, found)
+    return simplified(builder.nodes, leaves, found, beside)
 
 
 class Builder:
@@ -189,26 +199,40 @@ class Builder:
 
     # --- The walk ---
 
-    def run(self, jaxpr: jex.Jaxpr, env: dict[Any, Expr], wanted: Sequence[bool]) -> list[Expr | None]:
-        """The outputs that are wanted; None for the others."""
+    def run(
+        self, jaxpr: jex.Jaxpr, env: dict[Any, Expr], wanted: Sequence[bool], beside: Sequence[bool] = ()
+    ) -> list[Expr | None]:
+        """The outputs that are wanted, and those that are wanted beside, which move nothing; None for others.
+
+        Equations that only the latter need are no nodes: they are evaluated on what is held.
+        """
+        every = [a or b for a, b in zip(wanted, beside, strict=True)] if any(beside) else wanted
+        live = jaxprs.live(jaxpr, every)
+        moving = {id(eqn): results for eqn, results in (jaxprs.live(jaxpr, wanted) if any(beside) else live)}
 
         def read(var: Any) -> Expr:
             return layout.literal(var.val) if isinstance(var, jex.Literal) else env[var]
 
-        for eqn, results in jaxprs.live(jaxpr, wanted):
+        for eqn, results in live:
             # What is not there is an operand of which nothing that is wanted depends.
             args = [read(v) if isinstance(v, jex.Literal) or v in env else _nothing(v) for v in eqn.invars]
-            outs = self.equation(eqn, args, results)
+            if id(eqn) in moving:
+                outs = self.equation(eqn, args, moving[id(eqn)], results)
+            else:
+                outs = self.constant(eqn, list(map(_aside, args)))
             env.update((v, out) for v, out in zip(eqn.outvars, outs, strict=True) if out is not None)
-        return [read(v) if want else None for v, want in zip(jaxpr.outvars, wanted, strict=True)]
+        return [read(v) if want else None for v, want in zip(jaxpr.outvars, every, strict=True)]
 
-    def equation(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> Sequence[Expr | None]:
-        """The results of an equation."""
+    def equation(
+        self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool], every: Sequence[bool]
+    ) -> Sequence[Expr | None]:
+        """The results of an equation; ``every`` one that is wanted, also those that are to move nothing."""
         name = eqn.primitive.name
         if name in jaxprs.WRAPPERS:
             with lines.inside(eqn):
-                return self.inline(jaxprs.wrapped(eqn), args, wanted)
-        outs = self._read(eqn, args, wanted)
+                beside = [b and not a for a, b in zip(wanted, every, strict=True)]
+                return self.inline(jaxprs.wrapped(eqn), args, wanted, beside)
+        outs = self._read(eqn, args, every)
         for i, made in enumerate(outs):
             if made is not None and not any(made is a for a in args):
                 self._made[id(made)] = spelt.Made(made, eqn, i, tuple(args))
@@ -286,13 +310,15 @@ class Builder:
             for i, v in enumerate(eqn.outvars)
         ]
 
-    def inline(self, inner: Any, args: Sequence[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
+    def inline(
+        self, inner: Any, args: Sequence[Expr], wanted: Sequence[bool], beside: Sequence[bool] = ()
+    ) -> list[Expr | None]:
         """The results of an inner jaxpr."""
         jaxpr = jaxprs.opened(inner)
         own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
         captured = self.captured.get(id(inner)) or list(map(layout.literal, own))
         env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*captured, *args), strict=True))
-        return self.run(jaxpr, env, wanted)
+        return self.run(jaxpr, env, wanted, beside)
 
     def _layout(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         positions = layout.LAYOUTS[eqn.primitive.name]
@@ -309,7 +335,7 @@ class Builder:
         label = eqn.primitive.name if len(form.steps) == 1 or label.startswith("_") else label
         fn = equations.form_function(form, cast=True)
         known = TABLE.get(eqn.primitive.name) if len(form.steps) == 1 else None
-        traits = known or Traits(pieces=equations.has_pieces(form))
+        traits = known or equations.traits_of(form)
         rule = Scalar(Function(("form", equations.form_key(form)), label, fn, traits))
         constants = [equations.broadcast(c, out["shape"]) for c in form.constants]
         return dataclasses.replace(self.operation(rule, base, *constants, **out), form=form)
@@ -502,7 +528,6 @@ class Builder:
         self.missing.update(builder.missing)
         # The results in the types of the scan; what does not move with a parameter is a constant of the body.
         outputs = [out for out in outs if out is not None]
-        made = [((length, *a.shape), a.dtype) for a in states]
         rule = Scan(
             simplified(builder.nodes, leaves, outputs),
             len(extra) + sum(i < consts for i in kept),
@@ -510,7 +535,7 @@ class Builder:
             length,
             eqn.params["reverse"],
             (*(False for _ in extra), *is_leaf),
-            (*((tuple(a.shape), a.dtype) for a in avals), *made),
+            tuple((tuple(a.shape), a.dtype) for a in avals),
         )
         line = lines.user_line(eqn)
         inputs = [*extra, *(args[i] for i in kept)]
@@ -583,6 +608,11 @@ _INNER = {"scan": Builder._scan, "cond": Builder._cond, "while": Builder._while}
 def _aval(var: Any) -> Any:
     """The shape and type of a variable."""
     return var.aval
+
+
+def _aside(expr: Expr) -> Expr:
+    """What a value is, whatever it is computed from: it is only looked at."""
+    return dataclasses.replace(layout.held(expr), after=False) if expr.depends or expr.after else expr
 
 
 def _nothing(var: Any) -> Expr:

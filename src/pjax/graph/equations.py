@@ -27,7 +27,7 @@ from pjax.rules.divide import Divide
 from pjax.rules.dot import Dot
 from pjax.rules.dot_general import DotGeneral
 from pjax.rules.max import Max
-from pjax.rules.scalar import TABLE
+from pjax.rules.scalar import TABLE, TAME, Traits
 from pjax.rules.sum import Sum
 from pjax.rules.sum_relu import SumRelu
 from pjax.rules.windows import windows
@@ -172,9 +172,26 @@ def form_key(form: Form) -> Any:
     return (len(form.bases), len(form.constants), tuple(map(_step_key, form.steps)), form.place)
 
 
-def has_pieces(form: Form) -> bool:
-    """Whether several equations are put together, some of them with kinks."""
-    return len(form.steps) > 1 and any(eqn.primitive.name in _KINKS for eqn, _ in form.steps)
+def traits_of(form: Form) -> Traits:
+    """What is known of a function that is put together of several equations."""
+    known = "constant", "number"
+
+    def chooses(name: str, operands: tuple[Any, ...]) -> bool:
+        return name == "select_n" and operands[0][0] in known  # by constants: it has no kinks
+
+    def is_tame(eqn: jex.JaxprEqn, operands: tuple[Any, ...]) -> bool:
+        name = eqn.primitive.name
+        if name == "div":
+            return operands[1][0] in known
+        if name == "integer_pow":
+            return eqn.params["y"] >= 0
+        return name in TAME or (name in _ARITHMETIC and name not in _KINKS) or chooses(name, operands)
+
+    steps = [(eqn.primitive.name, operands) for eqn, operands in form.steps]
+    pieces = len(steps) > 1 and any(
+        name in _KINKS and not chooses(name, operands) for name, operands in steps
+    )
+    return Traits(pieces=pieces, tame=all(is_tame(*step) for step in form.steps))
 
 
 def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]:
@@ -289,6 +306,7 @@ def _dot_general(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
     rule = DotGeneral(
         shapes=(args[0].shape, args[1].shape),
         dtypes=(args[0].dtype, args[1].dtype),
+        result=eqn.params["preferred_element_type"],
         contract=(tuple(contract[0]), tuple(contract[1])),
         batch=(tuple(batch[0]), tuple(batch[1])),
         precision=eqn.params["precision"],

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -63,6 +64,8 @@ class Graph:
     leaves: tuple[int | None, ...]
     """For each leaf of the parameters, its node; None where the function does not use it."""
     outputs: tuple[Expr, ...]
+    aux: tuple[Expr, ...]
+    """What the function returns beside, as far as it is asked for."""
 
     @functools.cached_property
     def dtype(self) -> Any:
@@ -106,15 +109,28 @@ class Graph:
     def targets(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.is_target)
 
-    def evaluator(self, constants: Sequence[Any], leaves: Sequence[Any]) -> tuple[Evaluator, dict[int, Any]]:
-        """Evaluate every node. Returns an evaluator of expressions, and the values by node."""
+    def evaluator(
+        self,
+        constants: Sequence[Any],
+        leaves: Sequence[Any],
+        softness: float | None = None,
+        nudges: Mapping[int, jax.Array] = MappingProxyType({}),
+    ) -> tuple[Evaluator, dict[int, Any]]:
+        """Evaluate every node. Returns an evaluator of expressions, and the values by node.
+
+        With a ``softness``, for a soft sweep: JAX's transpose of what is evaluated is what nodes ask. What
+        the transpose says of ``nudges``, which are added to nodes, is what is asked of these.
+        """
         values: dict[int, Any] = {
             node: leaf for node, leaf in zip(self.leaves, leaves, strict=True) if node is not None
         }
-        evaluate = Evaluator(constants, values)
+        evaluate = Evaluator(constants, values, holding=softness is not None)
         for node in self.nodes:
             if node.rule is not None:
-                values[node.index] = node.rule.forward(*evaluate.each(node.inputs))
+                fn = node.rule.forward if softness is None else node.rule.soft(softness)
+                value = fn(*evaluate.each(node.inputs))
+                nudge = nudges.get(node.index)
+                values[node.index] = value if nudge is None else value + nudge.astype(value.dtype)
         return evaluate, values
 
     @property
@@ -132,13 +148,17 @@ class Graph:
         return sum((p.sum() for p in parts), start=jnp.zeros((), self.dtype)) / sum(p.size for p in parts)
 
 
-def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr]) -> Graph:
+def renumber(
+    nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr], aux: Sequence[Expr] = ()
+) -> Graph:
     """A graph of the given nodes, numbered in their order."""
     index = {node.index: i for i, node in enumerate(nodes)}
     new = {node.index: dataclasses.replace(node, index=index[node.index]).output for node in nodes}
-    exprs = iter(substitute([*(wire.expr for node in nodes for wire in node.inputs), *outputs], new))
+    exprs = iter(substitute([*(wire.expr for node in nodes for wire in node.inputs), *outputs, *aux], new))
     done = tuple(
         dataclasses.replace(node, index=i, inputs=tuple(Wire(next(exprs)) for _ in node.inputs))
         for i, node in enumerate(nodes)
     )
-    return Graph(done, tuple(None if leaf is None else index[leaf] for leaf in leaves), tuple(exprs))
+    ends = tuple(exprs)
+    at = tuple(None if leaf is None else index[leaf] for leaf in leaves)
+    return Graph(done, at, ends[: len(outputs)], ends[len(outputs) :])

@@ -141,4 +141,4 @@ def _insert(graph: Graph, colour: list[int], split: list[Node]) -> tuple[Graph, 
             nodes.append(between)
             colours.append(1 - colour[node.index])
             stand_in[node.index] = between.output
-    return renumber(nodes, graph.leaves, graph.outputs), colours
+    return renumber(nodes, graph.leaves, graph.outputs, graph.aux), colours

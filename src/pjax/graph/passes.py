@@ -9,13 +9,15 @@ from pjax.graph.nodes import Graph, Node, renumber
 from pjax.graph.wires import Expr, Wire
 
 
-def simplified(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr]) -> Graph:
+def simplified(
+    nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr], aux: Sequence[Expr] = ()
+) -> Graph:
     """The graph of the nodes that move the outputs, with sums merged into the relu that alone reads them.
 
     What is only held needs nodes, too; these become part of what is held, and are no constraints.
     """
     moving = {s for out in outputs for s in layout.nodes_of(out)}
-    found = {s for out in outputs for s in layout.needs_of(out)}
+    found = {s for out in (*outputs, *aux) for s in layout.needs_of(out)}
     for node in reversed(nodes):
         if node.index in moving:
             moving.update(s for wire in node.wires for s in wire.sources)
@@ -30,8 +32,9 @@ def simplified(nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[E
     kept = [n for n in nodes if n.index in found and (n.index in moving or n.is_parameter)]
     if held:
         kept = [_substituted(node, held) for node in kept]
-        outputs = layout.substitute(outputs, held)
-    return renumber(_fused(kept, outputs), [leaf if leaf in found else None for leaf in leaves], outputs)
+        outputs, aux = layout.substitute(outputs, held), layout.substitute(aux, held)
+    fused = _fused(kept, [*outputs, *aux])
+    return renumber(fused, [leaf if leaf in found else None for leaf in leaves], outputs, aux)
 
 
 def _substituted(node: Node, others: Mapping[int, Expr]) -> Node:

@@ -84,15 +84,17 @@ def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Tra
     return Traced(closed.jaxpr, (*closed.consts, *inside), names, len(shapes[0]), structure)
 
 
-def build(traced: Traced, *, keep_loops: bool = False, losses: bool = True) -> Graph:
+def build(traced: Traced, *, keep_loops: bool = False, losses: bool = True, aux: bool = False) -> Graph:
     """Turn what was read into a graph.
 
     Args:
         traced: what was read.
         keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
         losses: whether it ends in losses; otherwise in values of which something will be asked.
+        aux: whether it also has what the function returns beside.
     """
-    graph = build_graph(traced.jaxpr, traced.names, traced.outputs, keep_loops=keep_loops, losses=losses)
+    ends = {"keep_loops": keep_loops, "losses": losses, "aux": aux}
+    graph = build_graph(traced.jaxpr, traced.names, traced.outputs, **ends)
     for node in graph.nodes:
         for i, wire in enumerate(node.inputs):
             if not math.prod(wire.shape):

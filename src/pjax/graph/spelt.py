@@ -15,7 +15,6 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from pjax.graph import jaxprs
 from pjax.graph.wires import Expr
@@ -91,8 +90,15 @@ def _negative(losses: jax.Array, _: jax.Array) -> jax.Array:
     return -losses
 
 
+def _by_optax(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    import optax  # takes long, and may not be needed
+
+    found: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return found
+
+
 CLASSES = (
-    Spelling(optax.softmax_cross_entropy_with_integer_labels, _counted, lambda losses, _: losses),
+    Spelling(_by_optax, _counted, lambda losses, _: losses),
     Spelling(lambda x, y: jax.nn.log_softmax(x)[jnp.arange(len(x)), y], _counted, _negative),
     Spelling(
         lambda x, y: jnp.take_along_axis(jax.nn.log_softmax(x), y[..., None], -1),

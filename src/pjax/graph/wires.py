@@ -254,6 +254,8 @@ class Evaluator:
 
     With ``linear``, a floating type, it evaluates the linear part in that type: constants that carry
     values count as zero, and casts are left out, since displacements keep the type they are carried in.
+
+    With ``holding``, what is held has no derivative: for functions that JAX will transpose.
     """
 
     def __init__(
@@ -263,10 +265,12 @@ class Evaluator:
         *,
         linear: Any = None,
         known: "Evaluator | None" = None,
+        holding: bool = False,
     ) -> None:
         self._constants = constants
         self._nodes = nodes
         self._linear = linear
+        self._holding = holding
         self._known = self if known is None else known
         self._memo: dict[int, Any] = {}
         self._keep: list[Any] = []  # ids stay valid only while the objects live
@@ -298,11 +302,14 @@ class Evaluator:
             return self._constants[expr.constant]
         if expr.call is None:
             return jnp.asarray(expr.literal, expr.dtype)  # a number of JAX's own types is no array
-        call = expr.call
-        key = id(call)
+        call, held = expr.call, self._holding and not expr.depends
+        key = ~id(call) if held else id(call)  # of one call, some results may be held and others not
         if key not in self._memo:
             self._keep.append(call)
             args = [self._argument(call, i) for i in range(len(call.args))]
+            if held:
+                pairs = zip(args, call.args, strict=True)
+                args = [lax.stop_gradient(x) if arg.depends else x for x, arg in pairs]
             cast = self._linear is not None and call.name in ("convert_element_type", "reduce_precision")
             self._memo[key] = args if cast else call.fn(*args)
         return self._memo[key][expr.index]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from pjax.engines import soft as backward
+from pjax.engines import soft
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
@@ -108,13 +108,18 @@ class ExtrapolatedProjections(Solver):
         mean: Callable[[jax.Array], jax.Array] | None = None,  # noqa: ARG002 - taken of what it returns
         every: int = 1,  # noqa: ARG002
     ) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
-        return backward.sweep(problem, self.softness, self.reach), {}
+        moves, scale = soft.sweep(problem, self.softness, self.reach)
+        nodes = zip(problem.graph.leaves, moves, strict=True)
+        return {v: move / scale for v, move in nodes if v is not None}, {}
 
     def part(
         self, problem: Problem, node: Node, values: Mapping[int, jax.Array], goal: jax.Array | None
     ) -> Sequence[jax.Array | None]:
         if goal is not None:
-            return backward._ask(problem, node, goal, self.softness)
+            assert node.rule is not None
+            softness = soft.vanishing(self.softness, self.reach)
+            output, pull = jax.vjp(node.rule.soft(softness), *problem.inputs[node.index])
+            return pull(goal.astype(output.dtype))[: node.rule.moving]
         predictions, *labels = problem.inputs[node.index]
         rule: Any = node.rule
         return (rule.descent(predictions + problem.push(node.index, 0, values), *labels),)

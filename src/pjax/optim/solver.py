@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform, overload
 
@@ -273,7 +274,7 @@ class Solver(abc.ABC):
         new, outer, loss, neglected, aux = watched(
             program,
             lambda: program.update(leaves, constants, before, treedef, apart),
-            lambda result: result[3],
+            operator.itemgetter(3),
         )
         params = jax.tree.unflatten(treedef, new)
         found = (loss, jax.tree.unflatten(traced[0].aux, aux)) if has_aux else loss
@@ -449,7 +450,9 @@ class Program:
 
     def __init__(self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem) -> None:
         """``kind`` is the class of its problems, where something is to be seen of what happens in them."""
-        graph = tracing.build(traced, keep_loops=solver.keeps_loops)
+        # Effects happen once, and what is returned beside is that of the first round.
+        self._evaluates = traced.has_effects or not solver.adds or solver.rounds > 1
+        graph = tracing.build(traced, keep_loops=solver.keeps_loops, aux=not self._evaluates)
         self.solver = solver
         partition = solver.partition(graph)
         sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None
@@ -531,9 +534,10 @@ class Program:
         apart: tuple[bool, ...] = (),
     ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
         aux: list[Any] = []
-        if self._traced.aux is not None or self._traced.has_effects:
+        if self._evaluates and (self._traced.aux is not None or self._traced.has_effects):
             aux = self._traced.evaluate(leaves, constants[0])[self._traced.outputs :]
-        return (*self._rounds(leaves, constants, outer, treedef, apart), aux)
+        *found, more = self._rounds(leaves, constants, outer, treedef, apart)
+        return (*found, aux or more)
 
     def _rounds(
         self,
@@ -542,18 +546,18 @@ class Program:
         outer: Any,
         treedef: Any,
         apart: tuple[bool, ...],
-    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array]]:
+    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
         if self.solver.rounds == 1:
             return self._round(leaves, constants, outer, treedef, apart)
 
         def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array]:
             leaves, outer, first = carry
-            leaves, outer, loss, _ = self._round(leaves, constants, outer, treedef, apart)
+            leaves, outer, loss, *_ = self._round(leaves, constants, outer, treedef, apart)
             return leaves, outer, jnp.where(i == 0, loss, first)
 
         zero = jnp.zeros((), self.partition.graph.dtype)
         # Methods of several rounds keep nothing from step to step, so there is nothing to neglect.
-        return *jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}
+        return *jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}, []
 
     def _round(
         self,
@@ -562,20 +566,21 @@ class Program:
         outer: Any,
         treedef: Any,
         apart: tuple[bool, ...],
-    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array]]:
+    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
+        aux: list[Any] = []
         if apart:
             moves, loss, neglected = self._in_groups(leaves, constants[0], apart)
         elif len(constants) == 1:
             problem = self.problem(leaves, constants[0])
-            loss = problem.loss
             moves, neglected = self.solver.moves(problem)
+            loss, aux = problem.returned
         else:
             parameters = [node.index for node in self.partition.graph.parameters]
             stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *constants)
             make = functools.partial(self.problem, leaves)
             moves, loss, neglected = self.solver.moves_in_parts(make, stacks, parameters)
         leaves, outer = self.applied(leaves, moves, outer, treedef, loss)
-        return leaves, outer, loss, neglected
+        return leaves, outer, loss, neglected, aux
 
     def _in_groups(
         self, leaves: list[Any], constants: tuple[Any, ...], apart: tuple[bool, ...]

@@ -16,6 +16,8 @@ compute its residual from the small shifts, instead of as the difference of two 
 import abc
 import dataclasses
 import functools
+import inspect
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +30,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from pjax.devices import end_kernel
+from pjax.rules.arithmetic import wide
 
 Arrays: TypeAlias = tuple[jax.Array, ...]
 Asked: TypeAlias = tuple[jax.Array | None, ...]
@@ -136,21 +139,13 @@ class Rule(abc.ABC):
         end = (x if s is None else x + s for x, s in zip(at.inputs, padded, strict=True))
         return self.forward(*end) - self.forward(*at.inputs)
 
-    def wishes(
-        self, inputs: Sequence[Any], output: jax.Array, goal: jax.Array, softness: float, inner: Any
-    ) -> Sequence[jax.Array | None]:
-        """What a soft sweep asks of the inputs that have edges, given what is asked of the output.
+    def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
+        """The function for a soft sweep: JAX's transpose of it is what the node asks of its inputs.
 
-        Args:
-            inputs: at the forward evaluation.
-            output: likewise.
-            goal: what is asked of it.
-            softness: see `pjax.engines.soft`.
-            inner: does the same for the graph inside of a loop.
+        By default the function itself, whose derivative answers to first order: see `pjax.engines.soft`. A
+        softness of zero stands for one so small that this will do where there is a kink, too.
         """
-        del inner
-        rule: Any = self
-        return rule.ask(inputs, output, goal, softness)[: self.moving]
+        return self.forward
 
     def entering(self, i: int, shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """The number of edges of input i, which has a shape."""
@@ -229,6 +224,8 @@ class Primitive(SlotBySlot):
     """How many trailing axes of every input belong to one copy of the function."""
     joint: ClassVar[bool] = False
     """Whether the whole of its inputs makes one copy, with an output of any shape."""
+    smooth: ClassVar[bool] = False
+    """Whether its derivative is what a soft sweep asks, and not `ask`."""
 
     @property
     def stackable(self) -> bool:
@@ -283,6 +280,11 @@ class Primitive(SlotBySlot):
         """The function with one input that keeps its value, where it can do that."""
         return self
 
+    def soft(self, softness: float) -> Callable[..., jax.Array]:
+        if self.smooth:
+            return self.forward
+        return answering(self.forward, functools.partial(self.ask, softness=softness or SOFT))
+
     def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
         """What a soft sweep asks of the inputs, given what is asked of the output: see `pjax.engines.soft`.
 
@@ -306,6 +308,38 @@ class Primitive(SlotBySlot):
         answer them. By default the function itself.
         """
         return self
+
+
+SOFT = 0.01
+"""The softness of rules that have no form of their own for a vanishing one."""
+
+
+def answering(forward: Callable[..., jax.Array], ask: Callable[..., Asked]) -> Callable[..., jax.Array]:
+    """A function whose transpose, for JAX, is what it asks: of inputs, output and goal, in float32 or wider.
+
+    Inputs of which nothing is asked, such as constants, may be left out of the answer, or be None in it. What
+    does not take the output, as its second argument, does not have it kept.
+    """
+    looks = len(inspect.signature(ask).parameters) > 2
+
+    def forwards(*inputs: jax.Array) -> tuple[jax.Array, Any]:
+        output = forward(*inputs)
+        return output, (inputs, [output] if looks else [])
+
+    def backwards(kept: Any, goal: jax.Array) -> tuple[jax.Array | None, ...]:
+        inputs, output = kept
+        asked = ask(tuple(map(_work, inputs)), *map(wide, output), wide(goal))
+        real = [x if jnp.issubdtype(x.dtype, jnp.floating) else None for x in inputs]
+        pairs = itertools.zip_longest(asked, real)
+        return tuple(None if a is None or x is None else a.astype(x.dtype) for a, x in pairs)
+
+    fn = jax.custom_vjp(forward)
+    fn.defvjp(forwards, backwards)
+    return fn
+
+
+def _work(x: jax.Array) -> jax.Array:
+    return wide(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 @dataclasses.dataclass(frozen=True)

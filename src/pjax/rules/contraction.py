@@ -24,7 +24,7 @@ import numpy as np
 
 from pjax.devices import on_one_device
 from pjax.rules.arithmetic import TINY, condensed
-from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts
+from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts, answering
 from pjax.rules.dot import Dot, Multiplier, multiplier, sum_and_difference, visible
 
 
@@ -46,6 +46,8 @@ class Contraction(Rule):
     many_edges: ClassVar[bool] = True
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     dtypes: tuple[Any, Any]
+    result: Any = dataclasses.field(default=None, kw_only=True)
+    """The type of the output, as the program says; None: that of the inputs."""
 
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The dot products, of shape `out`."""
@@ -56,8 +58,8 @@ class Contraction(Rule):
         """The sum of the dot products of several pairs."""
 
     @abc.abstractmethod
-    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """`pair` as one operation of the compiler."""
+    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
+        """`pair` as one operation of the compiler, in a type or in that of the inputs, if this is wider."""
 
     @property
     @abc.abstractmethod
@@ -75,14 +77,13 @@ class Contraction(Rule):
     def forward(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return self.pair(x, y)
 
-    def ask(
-        self,
-        inputs: tuple[jax.Array, ...],
-        output: jax.Array,  # noqa: ARG002
-        goal: jax.Array,
-        softness: float,  # noqa: ARG002
-    ) -> tuple[jax.Array, ...]:
-        """What a soft sweep asks of the factors: see `pjax.engines.soft`."""
+    def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
+        """To first order, by `pull`. Products of short numbers have short transposes, as in the program."""
+        if jnp.promote_types(*self.dtypes) != jnp.promote_types(jnp.float32, jnp.promote_types(*self.dtypes)):
+            return functools.partial(self._plain, result=self.result)
+        return answering(self.pair, self._ask)
+
+    def _ask(self, inputs: Arrays, goal: jax.Array) -> Arrays:
         x, y = inputs
         return self.pull(0, y, goal), self.pull(1, x, goal)
 

@@ -75,10 +75,10 @@ class Convolution(Contraction):
         xs, ys = zip(*terms, strict=True)
         return ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
 
-    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
+    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
         return _convolve(
             x, y, self.strides, self.padding, self.input_dilation, self.kernel_dilation,
-            lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision,
+            lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision, result,
         )  # fmt: skip
 
     # --- On CPU ---
@@ -133,7 +133,7 @@ class Convolution(Contraction):
             and (shape.transposed if transposed else shape).fits
             and all(x.dtype == jnp.float32 for x in arrays)
             and precision in (None, "default", lax.Precision.DEFAULT, (lax.Precision.DEFAULT,) * 2)
-            and has_kernels()
+            and has_kernels("convolution")
         )
 
     @functools.cached_property
@@ -166,7 +166,8 @@ class Convolution(Contraction):
 
     def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:
         rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
-        if not (rows and self.groups == 1 and has_kernels() and solve_kernel.fits(self.out, weight, *arrays)):
+        fits = rows and self.groups == 1 and solve_kernel.fits(self.out, weight, *arrays)
+        if not (fits and has_kernels("multiplier")):
             return None
 
         def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> Found:
@@ -284,6 +285,7 @@ def _convolve(
     axes: lax.ConvDimensionNumbers,
     groups: int,
     precision: Any,
+    result: Any = jnp.float32,
 ) -> jax.Array:
     dtype = jnp.result_type(x, y)
     return lax.conv_general_dilated(
@@ -296,7 +298,7 @@ def _convolve(
         dimension_numbers=axes,
         feature_group_count=groups,
         precision=precision,
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        preferred_element_type=jnp.promote_types(dtype, dtype if result is None else result),
     )
 
 

@@ -300,6 +300,7 @@ class Dot(Primitive):
 
     name: ClassVar[str] = "dot"
     core: ClassVar[int] = 1
+    smooth: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.fixed not in (None, 0, 1):
@@ -310,12 +311,11 @@ class Dot(Primitive):
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         x, y = inputs
-        return jnp.sum(wide(x) * wide(y), axis=-1).astype(jnp.result_type(x, y))
-
-    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Arrays:  # noqa: ARG002
-        x, y = inputs
-        wish = goal[..., None]
-        return wish * y, wish * x
+        dtype = jnp.result_type(x, y)
+        if x.shape[-1] == y.shape[-1] == 1:  # nothing to sum
+            x, y = x.squeeze(-1), y.squeeze(-1)
+            return (wide(x) * wide(y)).astype(dtype)
+        return jnp.sum(wide(x) * wide(y), axis=-1).astype(dtype)
 
     def displace(
         self,

@@ -35,8 +35,8 @@ class DotGeneral(Contraction):
             default=functools.partial(added, self._plain),
         )
 
-    def _plain(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return _dot(x, y, (self.contract, self.batch), self.precision)
+    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
+        return _dot(x, y, (self.contract, self.batch), self.precision, result)
 
     def _products(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The products before they are summed."""
@@ -141,12 +141,14 @@ class DotGeneral(Contraction):
         return made, many, 0 if many[0] else len(self.free[0])
 
 
-def _dot(x: jax.Array, y: jax.Array, axes: lax.DotDimensionNumbers, precision: Any) -> jax.Array:
+def _dot(
+    x: jax.Array, y: jax.Array, axes: lax.DotDimensionNumbers, precision: Any, result: Any = jnp.float32
+) -> jax.Array:
     dtype = jnp.result_type(x, y)
     return lax.dot_general(
         x.astype(dtype),
         y.astype(dtype),
         axes,
         precision=precision,
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        preferred_element_type=jnp.promote_types(dtype, dtype if result is None else result),
     )

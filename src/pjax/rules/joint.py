@@ -37,6 +37,7 @@ class Joint(Primitive):
 
     name: ClassVar[str] = "joint"
     joint: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -44,10 +45,6 @@ class Joint(Primitive):
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         return self.function.fn(*inputs)
-
-    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Arrays:  # noqa: ARG002
-        _, pull = jax.vjp(self._of_moving(inputs), *inputs[: self.moving])
-        return tuple(pull(goal.astype(output.dtype)))
 
     def displace(
         self,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.rules.arithmetic import conjugate_gradients, weight_like, wide
-from pjax.rules.base import Arrays, Asked, Primitive
+from pjax.rules.base import Arrays, Primitive
 from pjax.rules.scalar import Function
 
 
@@ -40,6 +40,7 @@ class LinearMap(Primitive):
 
     name: ClassVar[str] = "linear"
     joint: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -72,13 +73,6 @@ class LinearMap(Primitive):
         moves = tuple(m.astype(x.dtype) for m, x in zip(pushed, inputs[:n], strict=True))
         back = apply(pushed) - residual
         return (*moves, *(jnp.zeros_like(c) for c in inputs[n:])), back.astype(output.dtype)
-
-    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
-        """The soft projection over its weight, to first order: the transpose times the goal."""
-        del output, softness
-        _, _, pull = self._maps(inputs)
-        asked = (m.astype(goal.dtype) for m in pull(wide(goal)))
-        return (*asked, *(None for _ in inputs[self.moving :]))
 
     def _maps(self, inputs: Arrays) -> tuple[Arrays, Callable[[Arrays], jax.Array], Callable[[Any], Arrays]]:
         """The arrays that move, the function of them, and its transpose."""

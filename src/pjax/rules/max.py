@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from pjax.devices import has_kernels, on_one_device
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive
+from pjax.rules.base import Arrays, Primitive, answering
 from pjax.rules.kernels import maximum as max_kernel
 
 
@@ -53,6 +54,23 @@ class Max(Primitive):
         (x,) = inputs
         return jnp.max(x, axis=-1) if self.sign == 1 else jnp.min(x, axis=-1)
 
+    def soft(self, softness: float) -> Callable[..., jax.Array]:
+        return super().soft(softness) if softness else answering(self.forward, self._answer)
+
+    def _answer(self, inputs: Arrays, output: jax.Array, goal: jax.Array) -> Arrays:
+        """The first largest number is asked to rise; all that are as large are asked to sink, together."""
+        (x,) = inputs
+        largest = x == output[..., None]
+        place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+        first = jnp.min(jnp.where(largest, place, x.shape[-1]), axis=-1, keepdims=True)
+        each = goal / jnp.sum(largest, axis=-1, dtype=goal.dtype)
+        up = (self.sign * goal > 0)[..., None]
+        return (
+            jnp.where(
+                jnp.where(up, place == first, largest), jnp.where(up, goal[..., None], each[..., None]), 0
+            ),
+        )
+
     def displace(
         self,
         inputs: Arrays,
@@ -74,7 +92,7 @@ class Max(Primitive):
             w,
             cpu=functools.partial(_moves, 2, 0),
             cuda=functools.partial(_in_one_kernel, behind)
-            if has_kernels() and max_kernel.fits(_table(x.shape, behind), x, z, w)
+            if has_kernels("maximum") and max_kernel.fits(_table(x.shape, behind), x, z, w)
             else None,
             default=functools.partial(_moves, 5, behind),
         )

@@ -51,11 +51,10 @@ def length(t: jax.Array, a: jax.Array) -> jax.Array:
     return jnp.where(jnp.isfinite(total), total, jnp.inf)
 
 
-def finite(asked: jax.Array, goal: jax.Array) -> jax.Array:
-    """What is asked, in the type of the goal: zero where nothing is wanted, and never infinite."""
-    most = jnp.finfo(goal.dtype).max
-    asked = jnp.nan_to_num(asked.astype(goal.dtype), nan=0.0, posinf=most, neginf=-most)
-    return jnp.where(goal == 0, 0, asked)
+def finite(x: jax.Array) -> jax.Array:
+    """The nearest finite numbers; zero for what is none."""
+    most = jnp.asarray(jnp.finfo(x.dtype).max, x.dtype)
+    return jax.lax.select(x == x, jax.lax.clamp(-most, x, most), jax.lax.full_like(x, 0))
 
 
 def derivatives(f: Curve, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

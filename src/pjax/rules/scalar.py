@@ -28,6 +28,8 @@ class Traits:
     """The function repeats itself: the nearest point is within half of this."""
     pieces: bool = False
     """Whether it is put together of pieces with kinks, as softplus is of max(x, 0) and log1p(exp(-|x|))."""
+    tame: bool = False
+    """Whether it is smooth, and its derivative finite where the function is, as JAX computes both."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,15 +147,25 @@ class Scalar(Primitive):
         move, above = nearest(curve, slopes, seeds, centres, traits.period / 2)
         return move, above / jnp.where(root > 0, root, 1)
 
-    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
-        """The soft projection over its weight, to first order: the derivative times the goal."""
-        del output, softness
-        x, f = wide(inputs[0]), self._curve(inputs)
-        slope = _slope(f, x)
-        if self.function.traits.pieces:
-            slope = _mended(f, x, slope)
-        asked = finite(slope * wide(goal), goal)
-        return (asked, *(None for _ in inputs[1:]))
+    def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
+        """To first order: the goal times the derivative, which is found where the function is evaluated."""
+        if self.function.traits.tame:
+            return self.forward
+
+        def forwards(*inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, Arrays]]:
+            x, f = wide(inputs[0]), self._curve(inputs)
+            value, slope = jax.jvp(f, (x,), (jnp.ones_like(x),))
+            if self.function.traits.pieces:
+                slope = _mended(f, x, slope)
+            return value.astype(inputs[0].dtype), (finite(slope), inputs[1:])
+
+        def backwards(kept: tuple[jax.Array, Arrays], goal: jax.Array) -> Asked:
+            slope, constants = kept
+            return ((slope * wide(goal)).astype(goal.dtype), *(None for _ in constants))
+
+        fn = jax.custom_vjp(self.forward)
+        fn.defvjp(forwards, backwards)
+        return fn
 
     def _curve(self, inputs: Arrays) -> Callable[[jax.Array], jax.Array]:
         """The function of the number alone."""
@@ -295,6 +307,13 @@ TABLE: dict[str, Traits] = {
     "tanh": Traits(),
 }
 """The functions of one number among the primitives of JAX, by name."""
+
+TAME = frozenset(
+    {"asinh", "atan", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "logistic", "sin", "sinh"}
+    | {"square", "tanh"}
+)
+"""Those of which `Traits.tame` holds."""
+TABLE |= {name: dataclasses.replace(TABLE[name], tame=True) for name in TAME}
 
 
 def elementary(name: str, **params: Any) -> Scalar:

@@ -25,14 +25,19 @@ def signed_sum(name: str, signs: tuple[int, ...], arrays: Arrays) -> jax.Array:
     if len(arrays) != len(signs):
         raise InputError(f"{name}: expected {len(signs)} inputs, one for each sign; got {len(arrays)}.")
     dtype = jnp.result_type(jnp.float32, *arrays)
-    terms = [sign * jnp.sum(x, axis=-1, dtype=dtype) for sign, x in zip(signs, arrays, strict=True)]
-    return sum(terms[1:], terms[0])
+    terms = [
+        x.astype(dtype).squeeze(-1) if x.shape[-1] == 1 else jnp.sum(x, axis=-1, dtype=dtype) for x in arrays
+    ]
+    total = terms[0] if signs[0] == 1 else -terms[0]
+    for sign, term in zip(signs[1:], terms[1:], strict=True):
+        total = total + term if sign == 1 else total - term
+    return total
 
 
 def spread(step: jax.Array, signs: tuple[int, ...], inputs: Arrays) -> Arrays:
     """Move every entry of every input by ``step`` in the direction of its sign."""
     return tuple(
-        jnp.broadcast_to((sign * step).astype(x.dtype)[..., None], x.shape)
+        jnp.broadcast_to((step if sign == 1 else -step).astype(x.dtype)[..., None], x.shape)
         for sign, x in zip(signs, inputs, strict=True)
     )
 
@@ -60,7 +65,7 @@ class Sum(Primitive):
 
     name: ClassVar[str] = "sum"
     core: ClassVar[int] = 1
-
+    smooth: ClassVar[bool] = True
     only_adds: ClassVar[bool] = True
 
     @property
@@ -72,9 +77,6 @@ class Sum(Primitive):
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         return signed_sum(self.name, self.signs, inputs).astype(inputs[0].dtype)
-
-    def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Arrays:  # noqa: ARG002
-        return spread(goal, self.signs, inputs)
 
     def displace(
         self,

@@ -1,18 +1,19 @@
 """The rectified sum, the fusion of additions and a ReLU."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive
-from pjax.rules.sum import check_signs, signed_sum, spread
+from pjax.rules.base import Arrays
+from pjax.rules.sum import Sum, signed_sum, spread
 
 
 @dataclasses.dataclass(frozen=True)
-class SumRelu(Primitive):
+class SumRelu(Sum):
     r"""The positive part of a signed sum.
 
     Set: :math:`\{(x, z) : z = \max(0, s)\}` with :math:`s = \sum_i s_i \mathbf 1^\top x_i`: the union of
@@ -36,20 +37,18 @@ class SumRelu(Primitive):
     Reference: the theorem "ReLU of summation" of the paper.
     """
 
-    signs: tuple[int, ...] = (1,)
-
     name: ClassVar[str] = "sum_relu"
-    core: ClassVar[int] = 1
-
-    @property
-    def terms(self) -> tuple[int, ...]:
-        return self.signs
-
-    def __post_init__(self) -> None:
-        check_signs(self.name, self.signs)
+    smooth: ClassVar[bool] = False
+    only_adds: ClassVar[bool] = False
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         return jnp.maximum(signed_sum(self.name, self.signs, inputs), 0).astype(inputs[0].dtype)
+
+    def soft(self, softness: float) -> Callable[..., jax.Array]:
+        if softness:
+            return super().soft(softness)
+        # What only adds has a transpose already.
+        return lambda *inputs: _rectified(signed_sum(self.name, self.signs, inputs)).astype(inputs[0].dtype)
 
     def sensitivity(self, inputs: Arrays, output: jax.Array) -> float:
         return sum(x.size for x in inputs) / max(output.size, 1)
@@ -95,3 +94,23 @@ class SumRelu(Primitive):
         # Rounding must not push a point of the sloped piece below zero.
         end = jnp.where(sloped, jnp.maximum(z - back, 0), 0)
         return step, jnp.where(sloped, -back, -z), end
+
+
+@jax.custom_vjp
+def _rectified(s: jax.Array) -> jax.Array:
+    """The positive part; what is asked of it is asked of the number, but not of one below zero.
+
+    Nor is one at zero asked to go down.
+    """
+    return jnp.maximum(s, 0)
+
+
+def _forwards(s: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.maximum(s, 0), jnp.sign(s).astype(jnp.int8)
+
+
+def _backwards(sign: jax.Array, goal: jax.Array) -> tuple[jax.Array]:
+    return (jnp.where((sign > 0) | ((sign == 0) & (goal > 0)), goal, 0),)
+
+
+_rectified.defvjp(_forwards, _backwards)

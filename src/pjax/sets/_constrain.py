@@ -28,13 +28,13 @@ class Constrain(Primitive):
     Args:
         kind: the class of the set. For JAX the structures of two classes with the same fields are equal.
         structure: the set without its arrays, as `jax.tree.structure` gives it.
-        soft: whether to go by the convex set around it, as methods that take small steps do: they pass on
+        relaxed: whether to go by the convex set around it, as methods that take small steps do: they pass on
             what is asked for as it is, but not what leads away from that set.
     """
 
     kind: type[Set]
     structure: Any
-    soft: bool = False
+    relaxed: bool = False
 
     name: ClassVar[str] = "constrain"
 
@@ -48,7 +48,7 @@ class Constrain(Primitive):
     def forward(self, *inputs: jax.Array) -> jax.Array:
         x, *arrays = inputs
         into: Set | None = self.set_of(arrays)
-        if self.soft and into is not None:
+        if self.relaxed and into is not None:
             into = into.relaxed()
         return x if into is None else into.project(wide(x)).astype(x.dtype)
 
@@ -63,7 +63,7 @@ class Constrain(Primitive):
         x0, dx, z0, dz = map(wide, (inputs[0], shifts[0], output, shift))
         into = self.set_of(inputs[1:])
         w = _one_weight(weight_like(weight, x0), x0.shape, into.core)
-        if self.soft:
+        if self.relaxed:
             back = (dz - dx) / (1 + w)
             move = _not_outwards(into.relaxed(), x0, w * back)
             out = -back
@@ -87,7 +87,7 @@ class Constrain(Primitive):
         return Member(self)
 
     def dithered(self) -> Primitive:
-        return dataclasses.replace(self, soft=True)
+        return dataclasses.replace(self, relaxed=True)
 
 
 def _one_weight(weight: jax.Array, shape: tuple[int, ...], core: int) -> jax.Array:

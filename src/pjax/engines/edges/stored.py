@@ -195,7 +195,7 @@ class Split:
         def kernel(drift: jax.Array, goal: jax.Array) -> Projected:
             return split_kernel.project(rule, inputs, rests, goal - drift, at.weight, at.read)
 
-        fits = has_kernels() and split_kernel.fits(rule, rests, drift, goal)
+        fits = has_kernels("edges") and split_kernel.fits(rule, rests, drift, goal)
         found = on_one_device(drift, goal, cuda=kernel if fits else None, default=plain)
         rest, totals = (
             (x + a, y + b) for (x, y), (a, b) in ((self.rest, found.moves), (self.totals, found.totals))

@@ -16,6 +16,7 @@ import itertools
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -45,7 +46,14 @@ class StackedGraph(Graph):
     sharding: NamedSharding | None = None
     """How members of stacks are divided among devices."""
 
-    def evaluator(self, constants: Sequence[Any], leaves: Sequence[Any]) -> tuple[Evaluator, dict[int, Any]]:
+    def evaluator(
+        self,
+        constants: Sequence[Any],
+        leaves: Sequence[Any],
+        softness: float | None = None,
+        nudges: Mapping[int, jax.Array] = MappingProxyType({}),
+    ) -> tuple[Evaluator, dict[int, Any]]:
+        assert softness is None and not nudges  # methods that sweep stack nothing
         return rolling.evaluate(self, constants, leaves)
 
     @property
@@ -203,6 +211,7 @@ class _Stacker:
             nodes,
             tuple(None if leaf is None else self._unit_of[leaf][0] for leaf in self._graph.leaves),
             tuple(self._translate(out) for out in self._graph.outputs),
+            tuple(self._translate(out) for out in self._graph.aux),
             self._graph,
             tuple(tuple(node.index for node in unit) for unit in self._units),
             tuple(axis for _, _, _, axis in self._forms),
