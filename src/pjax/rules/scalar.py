@@ -21,7 +21,7 @@ class Traits:
     domain: tuple[float, float] = (-float("inf"), float("inf"))
     """Where the function is defined, borders included or not."""
     points: tuple[float, ...] = ()
-    """Kinks, poles and borders other than zero: where to look closely. With a period, one of each."""
+    """Kinks, poles, borders and minima other than zero: where to look closely. With a period, one of each."""
     steps: float | None = None
     """Where the function jumps at this number and at all that differ from it by an integer."""
     period: float = float("inf")
@@ -292,7 +292,7 @@ TABLE: dict[str, Traits] = {
     "expm1": Traits(),
     "floor": Traits(steps=0.0),
     "integer_pow": Traits(),
-    "lgamma": Traits(_positive),
+    "lgamma": Traits(_positive, (1.4616321449683622,)),  # its minimum, between two valleys
     "log": Traits(_positive),
     "log1p": Traits((-1.0, float("inf")), (-1.0,)),
     "logistic": Traits(),
