@@ -2,8 +2,7 @@
 
 Write an ordinary JAX function that ends in a loss, and hand it with its parameters to a solver of
 `pjax.optim`. pjax traces it into a graph of elementary functions, knows how to project onto the graph of
-each, and finds parameters that satisfy all constraints at once. The function as a whole is never
-differentiated.
+each, and finds parameters that satisfy all constraints at once.
 """
 
 from pjax import debug as debug
