@@ -28,9 +28,9 @@ class ExtrapolatedProjections(Solver):
     With differentiable functions the moves are, to first order, gradients of the mean of what the function
     returns, so the method learns as fast as its outer optimiser does with gradients, and a step costs as
     much: JAX's reverse mode carries what nodes ask. Smooth nodes ask by their derivatives; kinks, maxima and
-    sets are projected onto. A staircase such as `pjax.quantize`, which small moves do not change, is projected as the
-    mean over a dither of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step by step, from the
-    last to the first, and takes no longer to compile than one step.
+    sets are projected onto. A staircase such as `pjax.quantize`, which small moves do not change, is
+    projected as the mean over a dither of its input (`pjax.Primitive.dithered`). A `lax.scan` is swept step
+    by step, from the last to the first, and takes no longer to compile than one step.
 
     Args:
         steps_per_update: sweeps on one batch, each followed by a step of `outer`.

@@ -54,8 +54,8 @@ class Streamed:
         method: an `ExtrapolatedProjections`: how stages project, and the outer optimiser.
         stages: how many; a divisor of the number of layers.
         micro_batches: into how many a batch is divided, along the first axis of its arrays. With fewer than
-            half as many as there are stages wishes become so old that MLPs learn worse. Others do with more, if
-            the outer optimiser is Adam; Muon bears it (see the page on streams).
+            half as many as there are stages wishes become so old that MLPs learn worse. Others do with more,
+            if the outer optimiser is Adam; Muon bears it (see the page on streams).
         flush: whether nothing is left under way when parameters move, as in a synchronous pipeline. Then an
             update is that of ``Accumulated(method, micro_batches)``, and stages wait for each other.
         predict: whether a micro-batch is evaluated and projected where the parameters will be when it leaves
