@@ -159,3 +159,79 @@ def test_another_batch_size_compiles_again(data, programs):
     for x, y in (data[0], (data[1][0][:5], data[1][1][:5]), data[2]):
         optimizer.update(lambda p, x=x, y=y: pjax.cross_entropy(apply(p, x), y), start())
     assert len(programs) == 2
+
+
+class TestTheSameFunction:
+    """With a batch as its argument it is read once, with `jit` or without."""
+
+    def batches(self, size=8):
+        rng = np.random.default_rng(0)
+        for _ in range(BATCHES):
+            x = jnp.asarray(rng.normal(size=(size, 12)), jnp.float32)
+            yield x, jnp.asarray(rng.integers(4, size=size), jnp.int32)
+
+    @pytest.mark.parametrize("solver", [pjax.optim.ExtrapolatedProjections(), pjax.optim.DouglasRachford()])
+    def test_it_is_called_once_for_each_shape(self, solver):
+        calls = []
+
+        def loss(params, batch):
+            calls.append(batch[0].shape)
+            return pjax.cross_entropy(apply(params, batch[0]), batch[1])
+
+        one = other = start()
+        state, beside = solver.init(one), solver.init(other)
+        for size in (8, 6):
+            for batch in self.batches(size):
+                one, state, found = solver.update(loss, one, state, batch=batch)
+                closure = lambda params, batch=batch: pjax.cross_entropy(apply(params, batch[0]), batch[1])  # noqa: E731
+                other, beside, expected = solver.update(closure, other, beside)
+                np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert calls == [(8, 12), (6, 12)]
+        for name, leaf in one.items():
+            np.testing.assert_allclose(leaf, other[name], rtol=1e-4, atol=1e-6)
+
+    def test_labels_are_looked_at_in_every_batch(self):
+        def loss(params, batch):
+            return pjax.cross_entropy(apply(params, batch[0]), batch[1])
+
+        solver, (x, y) = pjax.optim.DouglasRachford(steps_per_update=2), next(self.batches())
+        params, _ = solver.update(loss, start(), batch=(x, y))
+        with pytest.raises(pjax.InputError, match=r"class indices in 0\.\.3, got [4-7]"):
+            solver.update(loss, params, batch=(x, y + 4))
+        with pytest.raises(pjax.InputError, match="NaN or infinite"):
+            solver.update(loss, params, batch=(x.at[0, 0].set(jnp.nan), y))
+
+    def test_numbers_in_a_batch_are_part_of_the_function(self):
+        def loss(params, batch):
+            for _ in range(batch["times"]):
+                params = jax.tree.map(lambda leaf: 1.5 * leaf, params)
+            return pjax.cross_entropy(apply(params, batch["x"]), batch["y"])
+
+        solver, (x, y) = pjax.optim.DouglasRachford(steps_per_update=2), next(self.batches())
+        losses = [
+            float(solver.update(loss, start(), batch={"x": x, "y": y, "times": n})[1]) for n in (0, 1, 0)
+        ]
+        assert losses[0] == losses[2] != losses[1]
+
+    def test_python_may_decide_by_a_batch(self):
+        def loss(params, batch):
+            sign = 1.0 if np.asarray(batch[0]).sum() > 0 else -1.0
+            return pjax.cross_entropy(sign * apply(params, batch[0]), batch[1])
+
+        solver, (x, y) = pjax.optim.DouglasRachford(steps_per_update=2), next(self.batches())
+        losses = [float(solver.update(loss, start(), batch=(s * x, y))[1]) for s in (1, -1)]
+        signs = [1.0 if np.asarray(s * x).sum() > 0 else -1.0 for s in (1, -1)]
+        for found, sign, s in zip(losses, signs, (1, -1), strict=True):
+            expected = pjax.cross_entropy(sign * apply(start(), s * x), y).mean()
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    def test_types_of_numbers_count(self):
+        def loss(params, batch):
+            return pjax.cross_entropy(apply(params, batch[0]), batch[1])
+
+        solver, (x, y) = pjax.optim.DouglasRachford(steps_per_update=2), next(self.batches())
+        solver.update(loss, start(), batch=(x, y))
+        with jax.enable_x64(True):
+            wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), start())
+            params, _ = solver.update(loss, wide, batch=(x.astype(jnp.float64), y))
+            assert params["out"].dtype == jnp.float64

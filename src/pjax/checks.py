@@ -1,7 +1,9 @@
 """Looks at inputs before work begins, so that errors speak of what the user gave."""
 
+import contextlib
+import contextvars
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,6 +14,29 @@ from pjax.errors import InputError
 
 if TYPE_CHECKING:
     from pjax.graph.read import Traced
+
+
+Look = Callable[[Any], None]
+
+_LATER: contextvars.ContextVar[dict[int, list[Look]]] = contextvars.ContextVar("later")
+
+
+@contextlib.contextmanager
+def postponed(arrays: Sequence[Any]) -> Iterator[list[tuple[int, Look]]]:
+    """What is to be looked at of arrays that stand for others, once these are known: places, and how."""
+    looks: dict[int, list[Look]] = {id(x): [] for x in arrays}
+    found: list[tuple[int, Look]] = []
+    token = _LATER.set(looks)
+    try:
+        yield found
+    finally:
+        _LATER.reset(token)
+    found += [(i, look) for i, x in enumerate(arrays) for look in looks[id(x)]]
+
+
+def look_later(x: Any, look: Look) -> None:
+    """Look at what an array stands for that is not known now, if that will be known."""
+    _LATER.get({}).get(id(x), []).append(look)
 
 
 def check_finite(traced: "Traced", leaves: list[Any]) -> None:

@@ -119,11 +119,12 @@ def _build(
     def constant(var: Any) -> Expr:
         return Expr(_aval(var).shape, _aval(var).dtype, constant=next(constants))
 
-    env: dict[Any, Expr] = {var: constant(var) for var in jaxpr.constvars}
+    known = (*jaxpr.constvars, *jaxpr.invars[len(names) :])
+    env: dict[Any, Expr] = {var: constant(var) for var in known}
     for inner in jaxprs.capturing(*jaxpr.eqns):
         builder.captured[id(inner)] = [constant(var) for var in inner.jaxpr.constvars]
     leaves = []
-    for name, var in zip(names, jaxpr.invars, strict=True):
+    for name, var in zip(names, jaxpr.invars, strict=False):
         node = builder.add(name, None, (), _aval(var).shape, _aval(var).dtype)
         env[var] = node.output
         leaves.append(node.index)

@@ -4,16 +4,21 @@ The function is read with `jax.make_jaxpr`. What it captured, at any depth, are 
 `pjax.graph.builder` says what becomes of its equations.
 """
 
+import contextlib
+import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+import numpy as np
 
+from pjax.checks import Look, postponed
 from pjax.errors import InputError
 from pjax.graph import equations, jaxprs
 from pjax.graph.builder import build_graph
@@ -25,21 +30,32 @@ class Traced:
     """A function read into a jaxpr, with the constants that it captured."""
 
     jaxpr: jex.Jaxpr
+    """Its inputs are the parameters, and behind them arrays that are constants all the same."""
     constants: tuple[Any, ...]
-    """Those of the jaxpr, then those of jaxprs inside, in the order of `jaxprs.capturing`."""
+    """Those of the jaxpr, these arrays, and those of jaxprs inside, in the order of `jaxprs.capturing`."""
     names: tuple[str, ...]
     """Of the parameters."""
     outputs: int
     """How many of the jaxpr's outputs, the first ones, are losses."""
     aux: Any = None
     """The structure of what the function returns beside."""
+    looks: tuple[tuple[int, Look], ...] = ()
+    """Of which constants something is to be checked that the function would check if it saw them."""
 
     @functools.cached_property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> "Key":
         """What distinguishes one graph from another: all but the values of captured arrays."""
         constants = tuple((jnp.shape(c), str(jnp.result_type(c))) for c in self.constants)
         program = (jaxprs.jaxpr_key(self.jaxpr), self.outputs, self.aux)
-        return (program, constants, self.names, equations.registered)
+        parts = program, constants, self.names, equations.registered
+        return _KEYS.setdefault(parts, Key(parts))
+
+    def with_arrays(self, arrays: Sequence[Any], place: int) -> "Traced":
+        """The same with other arrays among its constants, of the same shapes and types as those there."""
+        other = copy.copy(self)
+        behind = self.constants[place + len(arrays) :]
+        vars(other)["constants"] = (*self.constants[:place], *arrays, *behind)
+        return other
 
     @functools.cached_property
     def has_effects(self) -> bool:
@@ -48,12 +64,13 @@ class Traced:
 
     def evaluate(self, leaves: list[Any], constants: tuple[Any, ...]) -> list[Any]:
         """Everything that the function returns, flat, by plain JAX."""
-        own = len(self.jaxpr.constvars)
-        captured, rest = {}, list(constants[own:])
+        own, arrays = len(self.jaxpr.constvars), len(self.jaxpr.invars) - len(self.names)
+        captured, rest = {}, list(constants[own + arrays :])
         for inner in jaxprs.capturing(*self.jaxpr.eqns):
             captured[id(inner)] = rest[: len(inner.consts)]
             rest = rest[len(inner.consts) :]
-        return jaxprs.evaluate(self.jaxpr, constants[:own], leaves, captured)
+        given = [*leaves, *constants[own : own + arrays]]
+        return jaxprs.evaluate(self.jaxpr, constants[:own], given, captured)
 
 
 def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Traced:
@@ -64,12 +81,21 @@ def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Tra
         params: any pytree of floating-point arrays.
         has_aux: whether it returns a pair, of losses and of anything else.
     """
+    return _read(lambda params, _: fn(params), params, (), has_aux)[0]
+
+
+def _read(
+    fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any], has_aux: bool
+) -> tuple[Traced, int]:
+    """A function of parameters and arrays, which become constants behind those that it captured itself."""
     names = check_parameters(params)
     structure: Any = None
+    looks: list[tuple[int, Look]] = []
 
-    def plain(params: Any) -> Any:
-        nonlocal structure
-        found = jax.tree.map(_value, fn(params), is_leaf=_is_computation)
+    def plain(params: Any, arrays: Sequence[Any]) -> Any:
+        nonlocal structure, looks
+        with postponed(arrays) if arrays else contextlib.nullcontext(looks) as looks:
+            found = jax.tree.map(_value, fn(params, arrays), is_leaf=_is_computation)
         if not has_aux:
             return jax.tree.leaves(found), []
         if not isinstance(found, tuple | list) or len(found) != 2:
@@ -79,9 +105,66 @@ def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Tra
         aux, structure = jax.tree.flatten(found[1])
         return jax.tree.leaves(found[0]), aux
 
-    closed, shapes = jax.make_jaxpr(plain, return_shape=True)(params)
+    closed, shapes = jax.make_jaxpr(plain, return_shape=True)(params, list(arrays))
     inside = (c for inner in jaxprs.capturing(*closed.jaxpr.eqns) for c in inner.consts)
-    return Traced(closed.jaxpr, (*closed.consts, *inside), names, len(shapes[0]), structure)
+    own = len(closed.consts)
+    constants = (*closed.consts, *arrays, *inside)
+    later = tuple((own + i, look) for i, look in looks)
+    return Traced(closed.jaxpr, constants, names, len(shapes[0]), structure, later), own
+
+
+class Key:
+    """Stands for something long that is compared often: there is one for all that is equal."""
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts = parts
+
+
+_KEYS: "weakref.WeakValueDictionary[tuple[Any, ...], Key]" = weakref.WeakValueDictionary()
+
+_KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, tuple[Traced, int]]]" = weakref.WeakKeyDictionary()
+_MOST_SHAPES = 64
+_SETTINGS = ("enable_x64", "default_matmul_precision", "numpy_dtype_promotion", "default_prng_impl")
+
+
+def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: bool = False) -> Traced:
+    """Read a function of parameters and a batch: once for all batches of the same shapes, as `jax.jit` does.
+
+    Numbers and whatever else is no array in a batch is part of the function. So is the batch, where Python
+    decides by its values what to do.
+    """
+    leaves, tree = jax.tree.flatten(batch)
+    given = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
+    arrays = [leaf for leaf, is_array in zip(leaves, given, strict=True) if is_array]
+
+    def on(arrays: Sequence[Any]) -> Any:
+        found = iter(arrays)
+        return jax.tree.unflatten(tree, [next(found) if a else x for x, a in zip(leaves, given, strict=True)])
+
+    every = [*jax.tree.leaves(params), *arrays]
+    others = tuple(leaf for leaf, is_array in zip(leaves, given, strict=True) if not is_array)
+    settings = tuple(getattr(jax.config, f"jax_{name}") for name in _SETTINGS)
+    shapes = tuple(map(jax.typeof, every))
+    key = has_aux, jax.tree.structure(params), tree, tuple(given), others, shapes, settings
+    if any(isinstance(x, jax.core.Tracer) for x in every) or not arrays:
+        return read(lambda params: fn(params, batch), params, has_aux=has_aux)
+    try:
+        known = _KNOWN.setdefault(fn, {})
+        found = known.get(key)
+    except TypeError:  # no such function, or no such batch, can be a key
+        known, found = {}, None
+    if found is None:
+        with contextlib.suppress(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
+            found = _read(lambda params, arrays: fn(params, on(arrays)), params, arrays, has_aux)
+        if found is None:
+            return read(lambda params: fn(params, batch), params, has_aux=has_aux)
+        while len(known) >= _MOST_SHAPES:
+            known.pop(next(iter(known)))
+        traced, own = found
+        _ = traced.key  # of shapes that it will not have any more: this batch is not kept
+        known[key] = found = traced.with_arrays([None] * len(arrays), own), own
+    traced, own = found
+    return traced.with_arrays(arrays, own)
 
 
 def build(traced: Traced, *, keep_loops: bool = False, losses: bool = True, aux: bool = False) -> Graph:

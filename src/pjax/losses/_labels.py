@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import look_later
 from pjax.errors import InputError
 
 
@@ -56,7 +57,7 @@ def check_finite(name: str, what: str, values: jax.Array) -> None:
 
 def _check_values(name: str, values: jax.Array, low: float, high: float, expected: str) -> None:
     if isinstance(values, jax.core.Tracer):
-        return  # under jit the values are not known
+        return look_later(values, lambda values: _check_values(name, values, low, high, expected))
     known = np.asarray(values).astype(np.float64)
     bad = ~(np.isfinite(known) & (known >= low) & (known <= high))
     if bad.any():
@@ -69,9 +70,9 @@ def _check_values(name: str, values: jax.Array, low: float, high: float, expecte
 
 def check_probabilities(name: str, labels: jax.Array) -> None:
     """Raise `InputError` if labels that are known now are no probabilities over the last axis."""
-    _check_values(name, labels, 0, 1, "probabilities in [0, 1]")
     if isinstance(labels, jax.core.Tracer):
-        return
+        return look_later(labels, lambda labels: check_probabilities(name, labels))
+    _check_values(name, labels, 0, 1, "probabilities in [0, 1]")
     totals = np.asarray(labels).astype(np.float64).sum(-1)
     if totals.size and np.abs(totals - 1).max() > 0.02:
         worst = totals.flat[np.abs(totals - 1).argmax()]

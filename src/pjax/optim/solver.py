@@ -225,7 +225,8 @@ class Solver(abc.ABC):
             state: what `init` or the last update returned. May be left out where there is no outer optimiser.
             batch: a pytree of arrays. If given, the function is called with it as its second argument, and
                 with parts of it where the method is `Accumulated` or works in `Groups`: then the first axis
-                of all arrays is that of the samples.
+                of all arrays is that of the samples. Otherwise the same function is called once for all
+                batches of the same shapes, as by `jax.jit`: what else it captures counts as it was then.
             has_aux: whether the function returns a pair, of losses and of anything else, as for `jax.grad`.
 
         Returns:
@@ -257,11 +258,16 @@ class Solver(abc.ABC):
         tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
-        traced = [tracing.read(call, params, has_aux=has_aux) for call in calls]
+        if parts is not None and divided == 1:
+            traced = [tracing.read_on(fn, params, batch, has_aux=has_aux)]
+        else:
+            traced = [tracing.read(call, params, has_aux=has_aux) for call in calls]
         check_mesh(traced[0].constants)
         if self.check:
             for part in traced:
                 check_finite(part, leaves)
+                for i, look in part.looks:
+                    look(part.constants[i])
         program = compiled(self, traced[0])
         if self.parts > 1:
             program.check_parts(traced)
@@ -631,9 +637,8 @@ _MOST_PROGRAMS = 256
 def compiled(solver: Solver, traced: tracing.Traced) -> Program:
     """The program of a solver for a graph: made once for all functions that trace to the same graph."""
     key = (solver, traced.key)
-    if key not in _PROGRAMS:
-        _PROGRAMS[key] = Program(solver, traced)
-        while len(_PROGRAMS) > _MOST_PROGRAMS:
-            _PROGRAMS.popitem(last=False)
-    _PROGRAMS.move_to_end(key)
-    return _PROGRAMS[key]
+    found = _PROGRAMS.pop(key, None) or Program(solver, traced)
+    _PROGRAMS[key] = found  # the last one
+    while len(_PROGRAMS) > _MOST_PROGRAMS:
+        _PROGRAMS.popitem(last=False)
+    return found
