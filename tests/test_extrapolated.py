@@ -13,6 +13,8 @@ import pjax
 from pjax import nn, optim
 from pjax.experiments import models
 from pjax.optim import ExtrapolatedProjections
+from pjax.rules.max import Max
+from pjax.rules.sum_relu import SumRelu
 from tests.graphs import Numbers, conv
 
 KEY = jax.random.key(0)
@@ -580,3 +582,17 @@ def test_a_sweep_costs_what_backpropagation_does(name):
     ours = costs(projections, sweeps.init(params))
     theirs = costs(gradients, adam.init(params))
     assert (ours <= theirs * np.array([1.1, 1.35, 1.3]) + np.array([0, 0, 2**14])).all(), ours / theirs
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("rule", [SumRelu((1, -1)), SumRelu((1,)), Max(), Max(sign=-1)], ids=str)
+def test_kinks_to_first_order_are_those_of_a_vanishing_softness(rule):
+    """Also at kinks, and where several numbers are the largest."""
+    rng = np.random.default_rng(0)
+    inputs = [jnp.asarray(np.round(2 * rng.normal(size=(300, 3)))) for _ in getattr(rule, "signs", (1,))]
+    output, soft = jax.vjp(rule.soft(1e-7), *inputs)
+    also, first = jax.vjp(rule.soft(0.0), *inputs)
+    np.testing.assert_array_equal(output, also)
+    goal = jnp.asarray(1e-3 * rng.normal(size=output.shape))
+    for expected, found in zip(soft(goal), first(goal), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-9)
