@@ -92,7 +92,7 @@ def test_the_story_of_a_new_user() -> None:
     assert np.mean([line.split(",")[0] == kind for line, kind in zip(table[1:], truth, strict=True)]) > 0.85
     assert (folder / "run.png").stat().st_size > 10_000
     figures = {path.name for path in Path("report").glob("figures/*.png")}
-    assert {"networks.make-flowers-steps.png", "mlp-flowers-steps.png"} <= figures
+    assert {"networks.make-flowers.png", "mlp-flowers.png"} <= figures
     report = Path("report/report.md").read_text()
     assert "## MLP on flowers (price)" in report
     assert "test and train are R²" in report
