@@ -2,8 +2,8 @@
 
 import functools
 from collections.abc import Iterator, Sequence
+from html import escape
 from typing import TypeAlias
-from xml.sax.saxutils import escape
 
 from pjax.tools.drawing import names
 from pjax.tools.drawing.diagram import (
@@ -188,7 +188,7 @@ def _legend(entries: Sequence[Entry], width: float) -> tuple[list[str], float]:
 
 
 def _group(kind: str, key: str, tooltip: str, parts: Iterator[str] | Sequence[str]) -> str:
-    title = [f"<title>{escape(tooltip)}</title>"] if tooltip else []
+    title = [f"<title>{escape(tooltip, quote=False)}</title>"] if tooltip else []
     return "\n".join([f'<g id="{key}" class="{kind}">', *title, *parts, "</g>"])
 
 
@@ -225,7 +225,7 @@ def _words(
     # Letters stand on a line a third of their size below their middle.
     return (
         f'<text x="{_number(x)}" y="{_number(y + 0.355 * size)}" font-size="{_number(size)}"{weight}'
-        f' fill="{colour}" text-anchor="{anchor}">{escape(text)}</text>'
+        f' fill="{colour}" text-anchor="{anchor}">{escape(text, quote=False)}</text>'
     )
 
 
