@@ -596,3 +596,29 @@ def test_kinks_to_first_order_are_those_of_a_vanishing_softness(rule):
     goal = jnp.asarray(1e-3 * rng.normal(size=output.shape))
     for expected, found in zip(soft(goal), first(goal), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["convolution", "product"])
+def test_products_of_short_numbers_have_the_type_that_the_program_asks_for(kind):
+    rng = np.random.default_rng(0)
+    shapes = ((4, 5, 5, 8), (3, 3, 8, 3)) if kind == "convolution" else ((4, 200), (200, 3))
+    x, start = (jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes)
+
+    def loss(w):
+        if kind == "convolution":
+            axes, wanted = ("NHWC", "HWIO", "NHWC"), jnp.float32
+            z = jax.lax.conv_general_dilated(
+                x, w, (1, 1), "SAME", dimension_numbers=axes, preferred_element_type=wanted
+            )
+            z = z.sum((1, 2))
+        else:
+            z = jnp.matmul(x, w, preferred_element_type=jnp.float32)
+        return optax.softmax_cross_entropy_with_integer_labels(z, jnp.arange(4) % 3).mean()
+
+    optimizer = ExtrapolatedProjections()
+    with jax.disable_jit():  # a compiler may leave out that results are rounded
+        *_, found = optimizer.update(loss, start, optimizer.init(start))
+    np.testing.assert_allclose(found, loss(start), rtol=1e-5)
+    asked = pseudo_gradient(optimizer, loss, start).astype(jnp.float32)
+    slope = jax.grad(loss)(start).astype(jnp.float32)
+    assert (asked * slope).sum() > 0.99 * jnp.linalg.norm(asked) * jnp.linalg.norm(slope)

@@ -329,6 +329,7 @@ def _convolution(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
     rule = Convolution(
         shapes=(args[0].shape, args[1].shape),
         dtypes=(args[0].dtype, args[1].dtype),
+        result=p["preferred_element_type"],
         strides=tuple(p["window_strides"]),
         padding=tuple((int(lo), int(hi)) for lo, hi in p["padding"]),
         input_dilation=tuple(p["lhs_dilation"]),

@@ -17,6 +17,12 @@ def wide(x: jax.typing.ArrayLike) -> jax.Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
+def wide_reals(x: jax.typing.ArrayLike) -> jax.Array:
+    """The same for real numbers; indices, choices and keys stay what they are."""
+    x = jnp.asarray(x)
+    return wide(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
 def weight_like(weight: jax.typing.ArrayLike, output: jax.Array) -> jax.Array:
     """The weight in the type of ``output``; it broadcasts to the shape of ``output``."""
     return jnp.asarray(weight, output.dtype)

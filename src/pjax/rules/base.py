@@ -16,7 +16,6 @@ compute its residual from the small shifts, instead of as the difference of two 
 import abc
 import dataclasses
 import functools
-import inspect
 import itertools
 import math
 import operator
@@ -30,7 +29,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from pjax.devices import end_kernel
-from pjax.rules.arithmetic import wide
+from pjax.rules.arithmetic import wide, wide_reals
 
 Arrays: TypeAlias = tuple[jax.Array, ...]
 Asked: TypeAlias = tuple[jax.Array | None, ...]
@@ -314,21 +313,22 @@ SOFT = 0.01
 """The softness of rules that have no form of their own for a vanishing one."""
 
 
-def answering(forward: Callable[..., jax.Array], ask: Callable[..., Asked]) -> Callable[..., jax.Array]:
+def answering(
+    forward: Callable[..., jax.Array], ask: Callable[..., Asked], *, keep_output: bool = True
+) -> Callable[..., jax.Array]:
     """A function whose transpose, for JAX, is what it asks: of inputs, output and goal, in float32 or wider.
 
     Inputs of which nothing is asked, such as constants, may be left out of the answer, or be None in it. What
-    does not take the output, as its second argument, does not have it kept.
+    is asked without a look at the output need not keep it, and is not given it.
     """
-    looks = len(inspect.signature(ask).parameters) > 2
 
     def forwards(*inputs: jax.Array) -> tuple[jax.Array, Any]:
         output = forward(*inputs)
-        return output, (inputs, [output] if looks else [])
+        return output, (inputs, [output] if keep_output else [])
 
     def backwards(kept: Any, goal: jax.Array) -> tuple[jax.Array | None, ...]:
         inputs, output = kept
-        asked = ask(tuple(map(_work, inputs)), *map(wide, output), wide(goal))
+        asked = ask(tuple(map(wide_reals, inputs)), *map(wide, output), wide(goal))
         real = [x if jnp.issubdtype(x.dtype, jnp.floating) else None for x in inputs]
         pairs = itertools.zip_longest(asked, real)
         return tuple(None if a is None or x is None else a.astype(x.dtype) for a, x in pairs)
@@ -336,10 +336,6 @@ def answering(forward: Callable[..., jax.Array], ask: Callable[..., Asked]) -> C
     fn = jax.custom_vjp(forward)
     fn.defvjp(forwards, backwards)
     return fn
-
-
-def _work(x: jax.Array) -> jax.Array:
-    return wide(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 @dataclasses.dataclass(frozen=True)

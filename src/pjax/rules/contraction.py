@@ -79,9 +79,10 @@ class Contraction(Rule):
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
         """To first order, by `pull`. Products of short numbers have short transposes, as in the program."""
-        if jnp.promote_types(*self.dtypes) != jnp.promote_types(jnp.float32, jnp.promote_types(*self.dtypes)):
+        dtype = jnp.promote_types(*self.dtypes)
+        if dtype != jnp.promote_types(dtype, jnp.float32):
             return functools.partial(self._plain, result=self.result)
-        return answering(self.pair, self._ask)
+        return answering(self.pair, self._ask, keep_output=False)
 
     def _ask(self, inputs: Arrays, goal: jax.Array) -> Arrays:
         x, y = inputs

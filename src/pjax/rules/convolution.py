@@ -166,8 +166,8 @@ class Convolution(Contraction):
 
     def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:
         rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
-        fits = rows and self.groups == 1 and solve_kernel.fits(self.out, weight, *arrays)
-        if not (fits and has_kernels("multiplier")):
+        known = rows and self.groups == 1 and has_kernels("multiplier")
+        if not (known and solve_kernel.fits(self.out, weight, *arrays)):
             return None
 
         def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> Found:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax.rules.arithmetic import conjugate_gradients, weight_like, wide
+from pjax.rules.arithmetic import conjugate_gradients, weight_like, wide, wide_reals
 from pjax.rules.base import Arrays, Primitive
 from pjax.rules.scalar import Function
 
@@ -78,9 +78,7 @@ class LinearMap(Primitive):
         """The arrays that move, the function of them, and its transpose."""
         n = self.moving
         moving = tuple(map(wide, inputs[:n]))
-        constants = [
-            wide(c) if jnp.issubdtype(c.dtype, jnp.floating) else c for c in map(jnp.asarray, inputs[n:])
-        ]
+        constants = list(map(wide_reals, inputs[n:]))
 
         def apply(moving: Arrays) -> jax.Array:
             return self.function.fn(*moving, *constants)

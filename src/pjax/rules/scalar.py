@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.errors import InputError
-from pjax.rules.arithmetic import weight_like, wide
+from pjax.rules.arithmetic import weight_like, wide, wide_reals
 from pjax.rules.base import Arrays, Asked, Primitive
 from pjax.rules.nearest import derivatives, finite, nearest
 
@@ -169,9 +169,7 @@ class Scalar(Primitive):
 
     def _curve(self, inputs: Arrays) -> Callable[[jax.Array], jax.Array]:
         """The function of the number alone."""
-        constants = [
-            wide(c) if jnp.issubdtype(c.dtype, jnp.floating) else c for c in map(jnp.asarray, inputs[1:])
-        ]
+        constants = list(map(wide_reals, inputs[1:]))
         return lambda x: self.function.fn(x, *constants)
 
     def _seeds(self, start: jax.Array, goal: jax.Array, w: jax.Array) -> list[jax.Array]:
