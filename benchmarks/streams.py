@@ -544,13 +544,22 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
             places = sorted(found)
             values = [statistics.mean(found[m]) for m in places]
             axis.plot(places, values, "o-", color=f"C{number}", label=f"{stages} stages, {outer}")
-            start = (layers, 0, "Adam")
-            beside = [r["curve"][-1] for r in mine if (r["layers"], r["stages"], outer_of(r)) == start]
-            if beside:
-                axis.axhline(statistics.mean(beside), color=f"C{number}", linestyle=":", linewidth=1)
+            for other, style in (("Adam", ":"), ("Muon", "--")):
+                start = (layers, 0, other)
+                beside = [r["curve"][-1] for r in mine if (r["layers"], r["stages"], outer_of(r)) == start]
+                if beside:
+                    color = f"C{number}" if section == "mlp" else "grey"
+                    label = f"backprop, {other}" if number == 0 and section != "mlp" else None
+                    axis.axhline(
+                        statistics.mean(beside), color=color, linestyle=style, linewidth=1, label=label
+                    )
         axis.set_xscale("log", base=2)
         measured = "validation loss" if section == "gpt" else "test accuracy, %"
-        axis.set(title=f"{section} (dotted: backprop, Adam)", xlabel="micro-batches", ylabel=measured)
+        axis.set(
+            title=section if section != "mlp" else "mlp (dotted: backprop, Adam)",
+            xlabel="micro-batches",
+            ylabel=measured,
+        )
         if section == "mlp":  # of which some do not learn at all
             axis.set_ylim(bottom=max(axis.get_ylim()[0], axis.get_ylim()[1] - 12))
         axis.legend(fontsize=8)
