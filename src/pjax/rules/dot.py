@@ -63,6 +63,8 @@ class Multiplier(NamedTuple):
 
 
 VISIBLE = 1e-18
+FEW = 8192
+"""So few equations are solved again sooner than a kernel more is started on a GPU."""
 
 
 def visible(x: jax.Array) -> jax.Array:
@@ -172,12 +174,13 @@ def _solve(
     a, b = jnp.where(positive, plus, minus) * 0.25, jnp.where(positive, minus, plus) * 0.25
     r = jnp.abs(residual)
     # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
-    # each of the arrays that follow from it. With its sign, so that they follow from it alone.
+    # each of the arrays that follow from it, where they are many. With its sign, so that they follow from it
+    # alone.
     above, below = _root(a, b, c, r, _rough_ratio if in_kernel else jnp.divide)
     root = jnp.where(positive, above, -above) / below
     if in_kernel:  # where the larger of a number and NaN is the number
         root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
-    else:
+    elif root.size > FEW:
         root = jax.lax.optimization_barrier(root)
     # Not by the root: who asks for these alone need not solve. On a sphere b is |x|².
     half = jnp.sqrt(jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0))  # half of its radius
