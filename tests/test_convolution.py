@@ -158,6 +158,8 @@ def test_the_parts_of_a_convolution_are_those_of_its_edges(name, dtype):
             total = rule.scatter(i, c)
             yield jnp.broadcast_to(total, q.shape), rule.gather(i, edges)
             yield rule.pull(i, (y, x)[i], c), rule.gather(i, edges * wide[1 - i])
+            counts = jnp.asarray(rule.count(i), q.dtype)
+            yield jnp.broadcast_to(counts, q.shape), rule.gather(i, jnp.ones_like(edges))
 
     for found, expected in jax.jit(lambda *xs: list(both(*xs)))(*arrays(rule, dtype)):
         assert_close(found, expected, dtype)

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from jax import lax
 
 import pjax
+from pjax.graph import fan_out
 from pjax.graph import read as _trace
 from pjax.graph.partition import cyclic_layers, two_sets
+from pjax.graph.wires import Wiring
 from pjax.rules import Identity
 from tests.graphs import GRAPHS, make
 
@@ -684,6 +686,34 @@ LAYOUTS = {
 def test_data_movement_makes_no_node(fn):
     assert ops(fn, W) == []
     np.testing.assert_array_equal(forward(fn, W), fn(W))
+
+
+COUNTED = LAYOUTS | {
+    "slices joined": lambda w: jnp.concatenate([w[1:3], w[::2], w[:, ::-1][2:]]),
+    "joined, then cut": lambda w: jnp.concatenate([w, w, X[:, :2]])[2:9, :1],
+    "cut twice": lambda w: w[1:][:, 1][::2],
+    "parts of a repeated one": lambda w: jnp.broadcast_to(w[:, None], (4, 3, 2))[1:, :2].reshape(-1, 2),
+    "nothing joined": lambda w: jnp.concatenate([w[:0], w[1:]]),
+    "the second part alone": lambda w: jnp.split(w, 2)[1][:, :1],
+    "one row, squeezed": lambda w: jnp.stack([w[0], w[3], w[0]])[:, None],
+    "padded": lambda w: jnp.pad(w, ((1, 0), (0, 2)))[:, 1:3],
+}
+
+
+@TRACE_MARK
+@pytest.mark.parametrize("fn", COUNTED.values(), ids=COUNTED)
+def test_readers_are_counted_as_the_transpose_counts_them(fn):
+    traced = _trace.read(lambda w: pjax.squared_error(fn(w), jnp.zeros_like(fn(w))), W)
+    graph = _trace.build(traced)
+    (target,), known = graph.targets, graph.evaluator(traced.constants, [W])[0]
+    (found,) = fan_out.leaving(graph, target, 0, known).values()
+    (expected,) = jax.vjp(fn, W)[1](jnp.ones_like(fn(W)))
+    np.testing.assert_array_equal(np.broadcast_to(found, W.shape), expected)
+    # Of slots that are read unequally, too, as those of convolutions are.
+    edges = np.arange(1.0, 1 + fn(W).shape[0], dtype=np.float32).reshape(-1, *(1,) * (fn(W).ndim - 1))
+    (found,) = Wiring(target.inputs[0], [jax.ShapeDtypeStruct(W.shape, W.dtype)], known).counts(edges)
+    (expected,) = jax.vjp(fn, W)[1](jnp.broadcast_to(edges, fn(W).shape))
+    np.testing.assert_array_equal(np.broadcast_to(found, W.shape), expected)
 
 
 def conv(x, k, strides=(1, 1), padding="SAME", **settings):

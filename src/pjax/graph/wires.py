@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -419,20 +420,77 @@ class Wiring:
         same, where they follow from the program alone.
         """
         uniform = self.wire.fan_out()
-        if uniform is not None and isinstance(edges, int):
+        if uniform is not None and (isinstance(edges, int) or self._plain):
             return (edges * uniform,)
+        # Any index will do: where they count, the result is not used.
+        linear = functools.partial(self._evaluated, known=_Zeros())
+        fixed = _counted(jax.make_jaxpr(linear)(*self._avals).jaxpr, np.asarray(edges, self._avals[0].dtype))
         entering = np.broadcast_to(np.asarray(edges, self._avals[0].dtype), self.wire.shape)
         steered = self.wire.steered
-        with jax.ensure_compile_time_eval():  # any index will do: where they count, the result is not used
-            linear = functools.partial(self._evaluated, known=_Zeros())
-            found = jax.jit(jax.linear_transpose(linear, *self._avals))(entering)
-            fixed = [condensed(np.asarray(x)) for x in found]
+        if fixed is None:
+            with jax.ensure_compile_time_eval():
+                found = jax.jit(jax.linear_transpose(linear, *self._avals))(entering)
+                fixed = [condensed(np.asarray(x)) for x in found]
         if not steered:
             return tuple(fixed)
         moved = self.pull(jnp.asarray(entering))
         return tuple(
             m if s in steered else f for s, m, f in zip(self.wire.sources, moved, fixed, strict=True)
         )
+
+
+_AXES = frozenset({"convert_element_type", "copy", "expand_dims", "reshape", "squeeze"})
+
+
+def _long(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _counted(jaxpr: Any, edges: np.ndarray) -> list[int | np.ndarray] | None:
+    """How often parts of the inputs, put together, read each number: without running anything.
+
+    Args:
+        jaxpr: a layout.
+        edges: how often its result is read, without axes along which that is the same.
+
+    Returns:
+        For each input; None for layouts that do more than cut, join and repeat as a whole.
+    """
+    (result,) = jaxpr.outvars
+    found = {result: edges.reshape((1,) * (result.aval.ndim - edges.ndim) + edges.shape)}
+    for eqn in reversed(jaxpr.eqns):
+        if not any(v in found for v in eqn.outvars):
+            continue
+        read, name = found.pop(eqn.outvars[0], None), eqn.primitive.name
+        whole, *shapes = (v.aval.shape for v in (eqn.outvars[0], *eqn.invars))
+        if read is None or any(0 in shape for shape in shapes):
+            return None
+        if name == "concatenate":
+            axis = eqn.params["dimension"]
+            ends = np.cumsum([shape[axis] for shape in shapes])[:-1]
+            parts = np.split(read, ends, axis) if read.shape[axis] > 1 else [read] * len(shapes)
+        elif name == "slice":
+            strides = eqn.params["strides"] or (1,) * read.ndim
+            limits = zip(eqn.params["start_indices"], eqn.params["limit_indices"], strides, strict=True)
+            place = [
+                slice(*p) if n < size else None for p, n, size in zip(limits, whole, *shapes, strict=True)
+            ]
+            sizes = zip(place, read.shape, *shapes, strict=True)
+            parts = [np.zeros([size if p else n for p, n, size in sizes], read.dtype)]
+            parts[0][tuple(p or slice(None) for p in place)] = read
+        elif name in _AXES and _long(whole) == _long(shapes[0]):
+            long = iter([n for n, size in zip(read.shape, whole, strict=True) if size != 1])
+            parts = [read.reshape([1 if size == 1 else next(long) for size in shapes[0]])]
+        elif name in UNIFORM and read.size == 1:
+            times = math.prod(whole) // math.prod(shapes[0])
+            parts = [(read * times).reshape((1,) * len(shapes[0]))]
+        else:
+            return None
+        for var, part in zip(eqn.invars, parts, strict=True):
+            if not isinstance(var, jex.Literal):
+                found[var] = found.get(var, 0) + part
+    nothing = np.zeros(1, edges.dtype)
+    return [condensed(found.get(v, nothing.reshape((1,) * v.aval.ndim))) for v in jaxpr.invars]
 
 
 def wirings(

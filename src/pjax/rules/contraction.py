@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.devices import on_one_device
-from pjax.rules.arithmetic import TINY, condensed
+from pjax.rules.arithmetic import TINY
 from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts, answering
 from pjax.rules.dot import Dot, Multiplier, multiplier, sum_and_difference, visible
 
@@ -97,10 +97,9 @@ class Contraction(Rule):
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
         """The transpose of `reduce`; of a shape that broadcasts to that of input i."""
 
+    @abc.abstractmethod
     def count(self, i: int) -> int | np.ndarray:
         """How many outputs read each scalar of input i; an array need not have all axes in full."""
-        with jax.ensure_compile_time_eval():
-            return condensed(np.asarray(self.scatter(i, jnp.ones(self.out, jnp.float32))))
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""

@@ -15,6 +15,7 @@ from jax import lax
 from jax.custom_batching import sequential_vmap
 
 from pjax.devices import end_kernel, has_kernels, on_one_device
+from pjax.rules.arithmetic import condensed
 from pjax.rules.contraction import Contraction, Found, added
 from pjax.rules.kernels import multiplier as solve_kernel
 from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
@@ -253,6 +254,21 @@ class Convolution(Contraction):
         if self.groups > 1:
             x = jnp.repeat(x, self.shapes[1][self.axes[1][1]], 1)
         return _put(x, self.axes[0])
+
+    def count(self, i: int) -> int | np.ndarray:
+        batch, features, *places = (self.out[d] for d in self.axes[2])
+        if i == 1:
+            return condensed(np.full((1,) * len(self.out), batch * math.prod(places), np.float32))
+        each = np.full((1, 1), features // self.groups * min(batch, 1), np.float32)
+        for d, number, stride, gap, inner, (before, _) in zip(
+            range(2, len(self.out)), places, self.strides, self.input_dilation, self.kernel_dilation,
+            self.padding, strict=True,
+        ):  # fmt: skip
+            size, taps = self.shapes[0][self.axes[0][d]], self.shapes[1][self.axes[1][d]]
+            read = np.add.outer(np.arange(number) * stride, np.arange(taps) * inner) - before
+            inside = read[(read >= 0) & (read < size * gap) & (read % gap == 0)] // gap
+            each = np.multiply.outer(each, np.bincount(inside, minlength=size).astype(np.float32))
+        return condensed(each.transpose(np.argsort(self.axes[0])))
 
     def _per_group(self, x: jax.Array, axes: Sequence[int]) -> jax.Array:
         """The sums over the features of each group, of axes (batch, group, *spatial)."""
