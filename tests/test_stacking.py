@@ -293,3 +293,86 @@ def test_what_steps_take_from_constants_is_taken_at_once():
         return jax.jit(update).lower(params, x).as_text().count("stablehlo.slice")
 
     assert operations(6) == operations(12)
+
+
+# --- Layers whose parameters are entries of one array ---
+
+
+def scanned(p, h, apply):
+    return jax.lax.scan(lambda h, own: (apply(h, own), None), h, p)[0]
+
+
+def reversed_scan(p, h, apply):
+    return jax.lax.scan(lambda h, own: (apply(h, own), None), h, p, reverse=True)[0]
+
+
+def indexed(p, h, apply):
+    for i in range(len(p["w"])):
+        h = apply(h, {"w": p["w"][i], "b": p["b"][i]})
+    return h
+
+
+def iterated(p, h, apply):
+    for w, b in zip(p["w"], jnp.unstack(p["b"]), strict=True):
+        h = apply(h, {"w": w, "b": b})
+    return h
+
+
+def of_last_axis(p, h, apply):
+    wide = jnp.moveaxis(p["w"], 0, -1)
+    for i in range(wide.shape[-1]):
+        h = apply(h, {"w": wide[..., i], "b": p["b"][i]})
+    return h
+
+
+def some_of_them(p, h, apply):
+    """Every second one, the first three again, and the last twice."""
+    for i in (*range(0, len(p["w"]), 2), 0, 1, 2, -1, -1):
+        h = apply(h, {"w": p["w"][i], "b": p["b"][i]})
+    return h
+
+
+THROUGH = (scanned, reversed_scan, indexed, iterated, of_last_axis, some_of_them)
+
+
+def in_one_array(through, depth):
+    keys = jax.random.split(jax.random.key(0), 4)
+    params = {
+        "in": jax.random.normal(keys[0], (3, 5)),
+        "layers": {
+            "w": 0.5 * jax.random.normal(keys[1], (depth, 5, 5)),
+            "b": 0.1 * jax.random.normal(keys[2], (depth, 5)),
+        },
+    }
+    x = jax.random.normal(keys[3], (4, 3))
+
+    def fn(p):
+        h = through(p["layers"], x @ p["in"], lambda h, own: jax.nn.relu(h @ own["w"] + own["b"]))
+        return pjax.squared_error(h, jnp.zeros((4, 5)))
+
+    return fn, params
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("through", THROUGH)
+@pytest.mark.parametrize("solver", ["AP", "DR"])
+def test_entries_of_one_array_move_the_same(through, solver):
+    fn, params = in_one_array(through, 7)
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+    assert apart(SOLVERS[solver], fn, params) < 1e-11
+
+
+@pytest.mark.parametrize("through", THROUGH)
+def test_values_of_entries_of_one_array(through):
+    values_agree(*in_one_array(through, 9))
+
+
+@pytest.mark.parametrize("through", [scanned, indexed, iterated])
+@pytest.mark.parametrize("solver", ["AP", "DR"])
+def test_programs_do_not_grow_with_an_array_of_layers(through, solver):
+    def lines(depth):
+        fn, params = in_one_array(through, depth)
+        update = jax.jit(lambda p: SOLVERS[solver].update(fn, p))
+        return len(update.lower(params).as_text().splitlines())
+
+    assert lines(24) == lines(8)

@@ -322,6 +322,9 @@ class Builder:
         return self.run(jaxpr, env, wanted, beside)
 
     def _layout(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        entries = _entries(eqn, args[0])
+        if entries is not None:
+            return [dataclasses.replace(entry, line=lines.user_line(eqn)) for entry in entries]
         positions = layout.LAYOUTS[eqn.primitive.name]
         data = frozenset(range(len(args))) if positions is None else frozenset(positions)
         return self.call(eqn, args, data & frozenset(range(len(args))))
@@ -622,6 +625,22 @@ def _nothing(var: Any) -> Expr:
     if not isinstance(dtype, np.dtype):  # a key
         return Expr(_aval(var).shape, dtype, literal=None)
     return layout.literal(np.zeros(_aval(var).shape, dtype))
+
+
+def _entries(eqn: jex.JaxprEqn, array: Expr) -> list[Expr] | None:
+    """Entries of an array along an axis, in one form however they are written; None for other equations."""
+    name, shape = eqn.primitive.name, _aval(eqn.outvars[0]).shape
+    if name == "unstack":
+        return [layout.index(array, i, eqn.params["axis"]) for i in range(len(eqn.outvars))]
+    if name == "squeeze" and array.call is not None:
+        return list(array.call.args) if array.call.key == ("entry", eqn.params["dimensions"]) else None
+    cut = [d for d, (size, n) in enumerate(zip(array.shape, shape, strict=False)) if n != size]
+    if name != "slice" or len(cut) != 1 or shape[cut[0]] != 1:
+        return None
+    (axis,) = cut
+    entry = layout.index(array, eqn.params["start_indices"][axis], axis)
+    fn = functools.partial(jnp.expand_dims, axis=axis)
+    return [layout.apply("expand_dims", fn, entry, key=("entry", (axis,)), shape=shape)]
 
 
 def _is_real(dtype: Any) -> bool:

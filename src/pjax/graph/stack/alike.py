@@ -56,7 +56,7 @@ class Signatures:
 
 
 class Skeletons:
-    """What expressions do, apart from which constants and which members of stacks they read."""
+    """What expressions do, apart from which constants, members of stacks and entries of arrays they read."""
 
     def __init__(self, members: Sequence[Sequence[int]]) -> None:
         """``members`` are the nodes of each stack; a stack may have one."""
@@ -70,7 +70,7 @@ class Skeletons:
         return self._single[self.places[node][0]]
 
     def __call__(self, root: Expr) -> tuple[Any, tuple[Expr, ...]]:
-        """The form of an expression, and the constants and members of stacks at its leaves."""
+        """The form of an expression, and the constants, members of stacks and entries at its leaves."""
         if id(root) in self._found:
             return self._found[id(root)]
         for expr in layout.walk(root):
@@ -79,12 +79,32 @@ class Skeletons:
                 self._found[id(expr)] = self._look(expr)
         return self._found[id(root)]
 
+    def place(self, expr: Expr) -> tuple[int, int, int | None] | None:
+        """Of a member of a stack, or of an entry of another node: the stack or node, the place there, and the
+        axis of the entry; None for other expressions."""
+        if not expr.depends:
+            return None
+        if expr.node is not None:
+            return None if self.single(expr.node) else (*self.places[expr.node], None)
+        assert expr.call is not None
+        key, whole = expr.call.key, expr.call.args[0]
+        if key is None or key[0] != "index" or whole.node is None or not self.single(whole.node):
+            return None
+        return self.places[whole.node][0], key[1], key[2]
+
+    def is_leaf(self, expr: Expr) -> bool:
+        """Whether nothing below an expression is looked at."""
+        return not expr.depends or self.place(expr) is not None
+
     def _look(self, expr: Expr) -> tuple[Any, tuple[Expr, ...]]:
         if not expr.depends:
             return ("constant", expr.shape, expr.dtype), (expr,)
+        place = self.place(expr)
+        if place is not None:
+            unit, _, axis = place
+            return ("member", unit, axis), (expr,)
         if expr.node is not None:
-            unit, _ = self.places[expr.node]
-            return (("node", unit), ()) if self.single(expr.node) else (("stack", unit), (expr,))
+            return ("node", self.places[expr.node][0]), ()
         assert expr.call is not None
         below = [self._found[id(arg)] for arg in expr.call.args]
         key = ("unknown", id(expr.call)) if expr.call.key is None else expr.call.key

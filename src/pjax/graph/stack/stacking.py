@@ -305,7 +305,8 @@ class _Stacker:
         return end
 
     def _places(self, leaves: Sequence[Expr]) -> list[int]:
-        return [self._unit_of[leaf.node][1] for leaf in leaves if leaf.node is not None]
+        found = map(self._skeleton.place, leaves)
+        return [place[1] for place in found if place is not None]
 
     def _build(self, exprs: Sequence[Expr]) -> tuple[Expr, bool]:
         """A run as one expression, and whether it has a new first axis (not if all are the same)."""
@@ -316,9 +317,12 @@ class _Stacker:
             if layout.needs_of(first):
                 return layout.stack(*map(self._translate, exprs)), True
             return together(exprs, self._signature)
-        if first.node is not None:
-            u, p = self._unit_of[first.node]
-            return neighbours(self._outputs[u], p, len(exprs), len(self._units[u]), self._forms[u][3]), True
+        place = self._skeleton.place(first)
+        if place is not None:
+            u, p, axis = place
+            axis = self._forms[u][3] if axis is None else axis
+            whole = self._outputs[u]
+            return neighbours(whole, p, len(exprs), whole.shape[axis], axis), True
         calls = [expr.call for expr in exprs if expr.call is not None]
         built = [self._build(args) for args in zip(*(call.args for call in calls), strict=True)]
         return mapped(exprs, built), True

@@ -144,7 +144,7 @@ class _Leaf:
     back: int = 0
     """A stack of the chain, of this step or of the one before."""
     over: tuple[Expr, ...] = ()
-    """Or a constant, or a member of another stack, for every step."""
+    """Or a constant, a member of another stack, or an entry of an array, for every step."""
 
 
 class _Chain:
@@ -291,7 +291,7 @@ class _Chain:
             for wire, of_wire in zip(self._graph.original.nodes[v].inputs, of_node, strict=True):
                 slots = zip(of_wire, self._skeletons(wire.expr)[1], strict=True)
                 new = iter([placeholder(leaf, at) for leaf, at in slots])
-                found_exprs.append(_rewritten(wire.expr, new, self._skeletons.single))
+                found_exprs.append(_rewritten(wire.expr, new, self._skeletons.is_leaf))
             exprs.append(found_exprs)
         carried = [unit for unit, back in running if back == 1]
 
@@ -315,11 +315,11 @@ class _Chain:
         return dict(found)
 
 
-def _rewritten(expr: Expr, leaves: Iterator[Expr], single: Callable[[int], bool]) -> Expr:
+def _rewritten(expr: Expr, leaves: Iterator[Expr], is_leaf: Callable[[Expr], bool]) -> Expr:
     """The expression with its leaves, in the order of its skeleton, replaced."""
-    if not expr.depends or (expr.node is not None and not single(expr.node)):
+    if is_leaf(expr):
         return next(leaves)
     if expr.call is None:
         return expr
-    args = tuple(_rewritten(arg, leaves, single) for arg in expr.call.args)
+    args = tuple(_rewritten(arg, leaves, is_leaf) for arg in expr.call.args)
     return dataclasses.replace(expr, call=dataclasses.replace(expr.call, args=args))
