@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pjax.devices import end_kernel
 from pjax.engines.edges.stored import Linear, combined, contraction, now
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
@@ -111,7 +112,8 @@ class Factored:
             (Linear.of(m.grow_minus), *(c + c.value * m.grow_minus if c.terms else c for c in self.minus)),
             _bordered(product, forward, backward, self.pairs),
             _bordered(norm, aligned, aligned, self.norms),
-            jnp.maximum(self.lost, jnp.max(jnp.abs(m.lam), initial=0) >= 1),  # only on a sphere
+            # Only on a sphere. In a kernel of its own: nothing waits for it.
+            jnp.maximum(self.lost, jnp.max(jnp.abs(end_kernel(m.lam)), initial=0) >= 1),
         )
         squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus).sum() / 2
         return after, Moves((None, None), -m.lam / at.weight, squared)
