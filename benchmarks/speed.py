@@ -7,12 +7,17 @@ noisy machine hurts them alike, and medians are shown. SGD, Adam and EP take the
 writes them in Flax, are measured with Adam and EP alone, if `--methods` names no others.
 Stored edges ("AP explicit") are so slow that they are timed once, over two steps. "AP bf16" and "DR bf16",
 which keep displacements in bfloat16, are measured only if `--methods` names them.
+"PyTorch SGD" and "PyTorch Adam" are the same networks in PyTorch, where that is installed and has the same
+kind of device. On a GPU one step is a CUDA graph, or else the name of the row ends in "eager"; "temp" is how
+much PyTorch has allocated at most in a step, and "compile" how long it takes until steps can be timed.
 """
 
+import abc
 import argparse
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import json
 import math
 import os
@@ -207,7 +212,11 @@ GOALS = (
     ),
 )
 
-METHODS = ("SGD", "SGD no loop", "Adam", "EP", "AP", "CP", "DR", "AP explicit", "AP bf16", "DR bf16")
+IN_TORCH = {"PyTorch SGD": "SGD", "PyTorch Adam": "Adam"}
+METHODS = (
+    *("SGD", "SGD no loop", "Adam", "EP", "AP", "CP", "DR", "AP explicit", "AP bf16", "DR bf16"),
+    *IN_TORCH,
+)
 
 Update = Callable[[Any, jax.Array, jax.Array], Any]
 
@@ -264,14 +273,38 @@ def edge_gib(network: Network, params: Any, x: jax.Array, y: jax.Array) -> float
     return 3 * 4 * edges / 2**30
 
 
-class Measured:
-    """One method on one network: compiled once, timed many times."""
+class Timed(abc.ABC):
+    """One method on one network: made ready once, timed many times."""
+
+    compile_s: float
+    temp_mib: float
+
+    def __init__(self, name: str, steps: int) -> None:
+        self.name = name
+        self.steps = steps
+        self.seconds: list[float] = []
+
+    @abc.abstractmethod
+    def call(self) -> None:
+        """All steps, to their end."""
+
+    def run(self) -> float:
+        start = time.perf_counter()
+        self.call()
+        return time.perf_counter() - start
+
+    @property
+    def step_ms(self) -> float:
+        return 1e3 * statistics.median(self.seconds) / self.steps
+
+
+class Measured(Timed):
+    """A method in JAX."""
 
     def __init__(
         self, name: str, update: Update, steps: int, arguments: tuple[Any, ...], plain: bool = False
     ) -> None:
-        self.name = name
-        self.steps = steps
+        super().__init__(name, steps)
         self.arguments = arguments
         start = time.perf_counter()
         # The same for all methods.
@@ -281,16 +314,39 @@ class Measured:
         self.temp_mib = math.nan
         with contextlib.suppress(RuntimeError):  # some programs with these options are not analysed
             self.temp_mib = self.compiled.memory_analysis().temp_size_in_bytes / MIB
-        self.seconds: list[float] = []
 
-    def run(self) -> float:
-        start = time.perf_counter()
+    def call(self) -> None:
         jax.block_until_ready(self.compiled(*self.arguments))
-        return time.perf_counter() - start
 
-    @property
-    def step_ms(self) -> float:
-        return 1e3 * statistics.median(self.seconds) / self.steps
+
+class MeasuredInTorch(Timed):
+    """An optimiser in PyTorch."""
+
+    def __init__(self, name: str, case: Case, steps: int, arguments: tuple[Any, ...]) -> None:
+        from benchmarks import in_torch
+
+        super().__init__(name, steps)
+        start = time.perf_counter()
+        platform = jax.devices()[0].platform
+        self.training = in_torch.Training(
+            case.kind, *arguments, IN_TORCH[name], skip=case.skip, platform=platform
+        )
+        self.compile_s = time.perf_counter() - start
+        self.temp_mib = self.training.temp_mib
+        if platform == "gpu" and self.training.graph is None:
+            self.name += " eager"
+
+    def call(self) -> None:
+        self.training.run(self.steps)
+
+
+def torch_is_here() -> bool:
+    """Whether PyTorch is installed, and computes on the kind of device that JAX does."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    from benchmarks import in_torch
+
+    return in_torch.sees(jax.devices()[0].platform)
 
 
 def measure(
@@ -331,7 +387,11 @@ def measure(
 
     if only is not None:
         methods = {name: method for name, method in methods.items() if name in ("SGD", *only)}
-    runs = [Measured(name, update, n, (params, x, y), plain) for name, (update, n) in methods.items()]
+    data = params, x, y
+    runs: list[Timed] = [Measured(name, update, n, data, plain) for name, (update, n) in methods.items()]
+    if case.kind in ("mlp", "cnn", "rnn") and torch_is_here():
+        asked = [name for name in IN_TORCH if only is None or name in only]
+        runs += [MeasuredInTorch(name, case, steps, data) for name in asked]
     for run in runs:
         first = run.run()  # not like the others, so it does not count
         if run.name == "AP explicit":
@@ -397,6 +457,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     only = None if options.methods is None else options.methods.split(",")
     if unknown := set(only or ()) - set(METHODS):
         parser.error(f"no method is called {unknown.pop()!r}; there are: {', '.join(METHODS)}")
+    if {*IN_TORCH} & {*(only or ())} and not torch_is_here():
+        parser.error(f"{' and '.join(IN_TORCH)} need PyTorch, with a device of the kind that JAX has")
     cases = [c for c in here if options.only is None or options.only.lower() in c.name.lower()]
     if not cases:
         parser.error(f"no network is called {options.only!r}; there are: {', '.join(c.name for c in here)}")

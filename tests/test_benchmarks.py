@@ -1,13 +1,18 @@
 """Benchmarks in small versions: they run, and measure what they say."""
 
+import importlib.util
 import itertools
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from benchmarks import beside_adam
+from benchmarks import beside_adam, speed
 from benchmarks.utilisation import blocks, idle, pipeline, projections, schedules, stream
+from pjax.experiments import models
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -78,6 +83,65 @@ def test_every_sample_is_seen_once_per_epoch():
         assert sorted(epoch.ravel()) == list(range(64))
     assert (order[:4] != order[4:]).any()
     assert (order != task.order(1)).any()
+
+
+# --- The same networks in PyTorch ---
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+
+
+@needs_torch
+@pytest.mark.parametrize("optimiser", ["SGD", "Adam"])
+@pytest.mark.parametrize(
+    ("kind", "shape", "widths", "skip"),
+    [
+        ("mlp", (12,), (8,), False),
+        ("mlp", (12,), (8, 6), True),
+        ("cnn", (6, 5, 1), (4, 3), True),
+        ("cnn", (4, 4, 2), (3, 3), False),
+        ("rnn", (7,), (8,), False),
+        ("rnn", (7,), (8, 6), True),
+    ],
+)
+def test_networks_in_torch_are_those_in_jax(kind, shape, widths, skip, optimiser):
+    """The same logits and losses, and the same losses while they learn."""
+    from benchmarks import in_torch
+
+    rng = np.random.default_rng(0)
+    model = models.make(kind, shape, widths, 5, skip=skip)
+    params = {
+        name: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32)  # biases begin at zero
+        for name, leaf in model.init(jax.random.key(0)).items()
+    }
+    x = rng.normal(size=(3, *shape)).astype(np.float32)
+    y = rng.integers(5, size=3)
+    if kind == "rnn":
+        x, y = (rng.integers(5, size=(3, *shape)) for _ in range(2))
+    x, y = jnp.asarray(x), jnp.asarray(y, jnp.int32)
+    training = in_torch.Training(kind, params, x, y, optimiser, skip=skip)
+    logits = training.network(training.x).detach().numpy()
+    np.testing.assert_allclose(logits, model.apply(params, x), rtol=1e-4, atol=1e-5)
+
+    rule = {"SGD": optax.sgd(0.01), "Adam": optax.adam(1e-3)}[optimiser]
+    _, losses = jax.jit(speed.backprop(speed.Network(model.apply), rule, 4))(params, x, y)
+    for loss in losses:
+        assert training.loss().item() == pytest.approx(float(loss), rel=1e-4)
+        training.run(1)
+
+
+@needs_torch
+def test_torch_has_rows_beside_the_others(capsys):
+    arguments = ["--only", "MLP 4x16, 1 sample", "--steps", "2", "--repeats", "1"]
+    speed.main([*arguments, "--methods", "Adam,PyTorch Adam"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "1 sample" in line]
+    assert [line[23:36].strip() for line in lines] == ["SGD", "Adam", "PyTorch Adam"]
+
+
+def test_torch_is_asked_for_where_it_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(speed, "torch_is_here", lambda: False)
+    with pytest.raises(SystemExit):
+        speed.main(["--methods", "PyTorch SGD"])
+    assert "need PyTorch" in capsys.readouterr().err
 
 
 # --- Who works and who waits where layers are divided over devices, by schedule ---

@@ -1,5 +1,6 @@
 """The command line: help, bad options, each command once, and how they end."""
 
+import inspect
 import io
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +18,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import pjax
+import pjax_command
 from benchmarks import kills
-from pjax.experiments import cli
+from pjax.experiments import cli, config, learners, loggers, methods, own_data
 from pjax.experiments import compare as comparing
 from pjax.experiments import data as datasets
 from pjax.experiments.checkpoint import last
-from pjax.experiments.cli import app
 from pjax.experiments.config import Config
 from pjax.experiments.evaluate import predict
 from pjax.experiments.results import read_run
 from pjax.experiments.train import Progress, train
+from pjax_command import app
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -127,11 +130,47 @@ def test_as_a_program() -> None:
     assert done.stdout.startswith("pjax-learn ")
 
 
-def test_the_program_says_what_to_install() -> None:
-    code = "import sys; sys.modules['typer'] = None; from pjax.__main__ import main; main()"
+@pytest.mark.parametrize("arguments", ["--help", "train --help", "--version", "train --metod dr"])
+def test_what_runs_no_command_imports_little(arguments: str) -> None:
+    code = (
+        "import sys, pjax_command\n"
+        "try: pjax_command.main()\n"
+        "finally: print('imported:', *{'jax', 'matplotlib', 'numpy', 'pjax', 'rich'} & {*sys.modules})"
+    )
+    command = [sys.executable, "-c", code, *arguments.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "pjax" in done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "imported:"
+
+
+def test_the_command_line_knows_the_names_of_the_package() -> None:
+    assert datasets.names() == pjax_command.DATA
+    assert own_data.SUFFIXES == pjax_command.SUFFIXES
+    assert config.MODELS == pjax_command.MODELS
+    assert tuple(methods.LABELS) == pjax_command.METHODS
+    assert learners.SCHEDULES == pjax_command.SCHEDULES
+    assert loggers.KINDS == pjax_command.LOGGERS
+    kinds = typing.get_type_hints(Config) | {"widths": str}
+    declared = {name: kind for name, (kind, _) in pjax_command.SETTINGS.items()}
+    assert {name: kind | None for name, kind in declared.items()} == {
+        name: kinds[name] | None for name in declared
+    }
+
+
+def test_commands_take_what_their_functions_take() -> None:
+    commands = [*app.registered_commands, *pjax_command.data_app.registered_commands]
+    assert len(commands) == 12
+    for command in commands:
+        taken = inspect.signature(command.callback).parameters
+        inspect.signature(getattr(cli, command.callback.__name__)).bind(**dict.fromkeys(taken))
+
+
+@pytest.mark.parametrize("missing", ["matplotlib", "rich", "typer"])
+def test_the_program_says_what_to_install(missing: str) -> None:
+    code = f"import sys; sys.modules['{missing}'] = None; from pjax.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert 'typer: pip install "pjax-learn[experiments]"' in done.stderr
+    assert f'{missing}: pip install "pjax-learn[experiments]"' in done.stderr
 
 
 @pytest.mark.parametrize("method", [[], ["--method", "dr"]])

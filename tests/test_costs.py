@@ -15,10 +15,10 @@ import pjax
 from benchmarks import costs
 from pjax import nn, optim
 from pjax.experiments import models
-from pjax.experiments.cli import app
 from pjax.graph import read as _trace
 from pjax.optim.solver import compiled
 from pjax.tools.profile import _alone
+from pjax_command import app
 from tests.graphs import make
 
 # --- The compiler's account of a step, against the committed one: noise cannot fool it ---

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 from pjax.errors import InputError
 from pjax.experiments import checkpoint
-from pjax.experiments.cli import app
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
 from pjax.experiments.processes import LOST, MissingError, explain, meet
 from pjax.experiments.train import Progress, _expected, _for_numpy, train
+from pjax_command import app
 from tests import pages
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -16,6 +16,7 @@ import typer
 import yaml
 
 import pjax
+import pjax_command
 from pjax.experiments import cli, methods
 from tests import pages
 from website import hooks, notebook
@@ -129,7 +130,7 @@ def commands(group, path=()):
             yield " ".join((*path, name)), command
 
 
-COMMANDS = dict(commands(typer.main.get_command(cli.app)))
+COMMANDS = dict(commands(typer.main.get_command(pjax_command.app)))
 COMMAND_LINE = (DOCS / "command-line.md").read_text()
 SECTIONS = dict(
     re.findall(r"^## pjax ([a-z ]+)\n(.*?)(?=^## |\Z)", COMMAND_LINE, flags=re.DOTALL | re.MULTILINE)
@@ -180,7 +181,7 @@ def test_examples_of_commands_can_be_given():
         )
         given = COMMANDS[name].make_context(name, words[len(name.split()) :]).params
         if name == "train" and given["resume"] is None:
-            cli._config(**{key: given[key] for key in cli._SETTINGS})
+            cli._config(**{key: given[key] for key in pjax_command.SETTINGS})
 
 
 def test_the_home_page_opens_with_a_picture_and_a_result():

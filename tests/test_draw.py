@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 import pjax
 from pjax import nn, optim
-from pjax.experiments.cli import app
 from pjax.graph import read as _trace
 from pjax.graph.partition import two_sets
 from pjax.tools.drawing.place import place
 from pjax.tools.drawing.svg import box_size, label_size, text_width
+from pjax_command import app
 from tests import graphs
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -19,12 +19,12 @@ import pjax
 from pjax import nn
 from pjax.experiments import data as datasets
 from pjax.experiments import loggers, own_data, own_model
-from pjax.experiments.cli import app
 from pjax.experiments.config import Config
 from pjax.experiments.evaluate import evaluate, predict
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import read_run
 from pjax.experiments.train import StopTraining, load_params, train
+from pjax_command import app
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pjax.experiments.cli import app
 from pjax.experiments.results import read_run
+from pjax_command import app
 from tests import pages
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

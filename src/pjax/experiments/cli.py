@@ -1,17 +1,17 @@
-"""The command line: a thin layer over `data`, `train`, `compare` and `report`."""
+"""What the commands of the command line do: a thin layer over `data`, `train`, `compare` and `report`.
+
+What they take is declared in `pjax_command`, which shows help without this.
+"""
 
 import contextlib
 import dataclasses
-import inspect
 import json
 import math
 import sys
 import time
-import typing
-from collections.abc import Callable, Iterable, Iterator
-from importlib import metadata
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import rich.progress
@@ -20,17 +20,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
-from typer import Argument, Option
 
 import pjax
 from pjax.checks import check_name
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, learners, loggers, methods, own_data, results
+from pjax.experiments import checkpoint, endings, methods, plots, results
+from pjax.experiments import compare as comparing
 from pjax.experiments import data as datasets
 from pjax.experiments import devices as placing
+from pjax.experiments import evaluate as evaluating
 from pjax.experiments import processes as joining
+from pjax.experiments import report as reporting
 from pjax.experiments import train as training
-from pjax.experiments.config import MODELS, Config, example, parse_widths
+from pjax.experiments.config import Config, example, parse_widths
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import Run
 from pjax.experiments.train import Progress
@@ -38,22 +40,6 @@ from pjax.tools.drawing.names import clock
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
-
-app = typer.Typer(
-    help="Train networks by projections, and compare with other methods.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-data_app = typer.Typer(help="Data sets: which there are, and getting them.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-
-_DATA = ", ".join(datasets.names())
-_METHODS = ", ".join(methods.LABELS)
-AsJson = Annotated[bool, Option("--json", help="Print the results as JSON, and nothing else.")]
-RunFolder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
-RunSeed = Annotated[int | None, Option(help="Which of the run's seeds; by default the first.")]
-Results = Annotated[Path, Argument(help="Results of compare.")]
 
 
 @contextlib.contextmanager
@@ -74,25 +60,9 @@ def _say(what: object) -> None:
     console.print(escape(str(what)), soft_wrap=True)
 
 
-def _version(value: bool) -> None:
-    if value:
-        console.print(f"pjax-learn {metadata.version('pjax-learn')}, jax {metadata.version('jax')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    del version
-
-
 # --- data ---
 
 
-@data_app.command("list")
 def data_list() -> None:
     """Show the data sets, and whether they are here."""
     table = Table("name", "where", box=None)
@@ -103,9 +73,8 @@ def data_list() -> None:
     _say(f"folder: {datasets.folder()}")
 
 
-@data_app.command("get")
-def data_get(names: Annotated[list[str], Argument(help=f"Of {_DATA}.")]) -> None:
-    """Download data sets into $PJAX_DATA, or the user's cache; what has arrived is kept when interrupted."""
+def data_get(*, names: list[str]) -> None:
+    """Download data sets, with a bar."""
     with _messages(lambda: "start again to go on"):
         for name in names:
             check_name("NAME", name, datasets.names())
@@ -138,129 +107,35 @@ def _download_bar() -> Iterator[Any]:
 # --- train ---
 
 
-def _completing(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """What a shell offers."""
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
-
-
-def _complete_data(incomplete: str) -> list[str]:
-    files = [str(path) for path in sorted(Path.cwd().glob("*")) if path.suffix in own_data.SUFFIXES]
-    return _completing([*datasets.names(), *(Path(file).name for file in files)])(incomplete)
-
-
-_SETTINGS = {
-    "data": f"Data set: {_DATA}; to train, also a file .csv or .npz.",
-    "target": "Of .csv: the column to predict.",
-    "ignore": "Of .csv: columns to leave out, as id,name.",
-    "categorical": "Of .csv: columns of numbers that are names of categories.",
-    "task": "Of own data: classes or regression; by default what the target looks like.",
-    "validation": "Of own data: share of the rows to validate with; by default 0.1.",
-    "test": "Of own data: share of the rows to test with; by default 0.2.",
-    "standardise": "Of own data: inputs get mean 0 and deviation 1; by default they do.",
-    "model": "mlp, cnn or rnn, by default what suits the data; to train, also your own, package.module:make.",
-    "widths": "Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels.",
-    "method": f"One of {_METHODS}; with options, as ap:metric=balanced, or ap:groups=4:sync_every=10: "
-    "groups of samples that exchange their parameters in every 10 steps.",
-    "batch_size": "Samples in a batch.",
-    "steps_per_batch": "Projection steps on one batch.",
-    "max_steps": "Stop after so many steps at the latest; with --resume, go on to so many.",
-    "check_every": "Steps between checks of the accuracy; the last is at --max-steps.",
-    "patience": "Checks without improvement to stop after; 0: never; by default 5.",
-    "learning_rate": "Of ep and methods that do not project; by default 0.001, and 0.0001 for fa.",
-    "schedule": "Of methods with a learning rate: constant, or how it falls to 0: linear, cosine.",
-    "warmup": "Of methods with a learning rate: steps in which it rises from 0.",
-    "decay_steps": "Of a schedule that falls: the step of 0; by default --max-steps.",
-    "weight_decay": "Of methods with a learning rate: how much weights shrink, times the rate.",
-    "clip": "Of methods with a learning rate: the largest norm of a gradient, or move.",
-    "loss_scale": "Of methods that project: factor of the loss in its proximal operator; by default 5.",
-    "consensus": "Of dr, ap, cp and dm: paper, the default, or exact.",
-    "sequence_length": "Of texts: characters in a window; by default 64.",
-    "log": "Metrics to tensorboard, csv, wandb, as in csv,tensorboard.",
-}
-"""Settings of a run, which are options of commands, and what they are."""
-_NETWORK = ("data", "model", "widths", "method", "batch_size", "sequence_length")
-_COMPLETED = {
-    "data": _complete_data,
-    "model": _completing(MODELS),
-    "method": _completing(methods.LABELS),
-    "schedule": _completing(learners.SCHEDULES),
-    "log": _completing(loggers.KINDS),
-}
-
-
-def _with_settings(names: Iterable[str] = _NETWORK, **defaults: Any) -> Callable[[Any], Any]:
-    """A command with options for settings, some of which have defaults, beside its own parameters."""
-    kinds = typing.get_type_hints(Config) | {"widths": str}
-
-    def option(name: str) -> inspect.Parameter:
-        made = Option(help=_SETTINGS[name], autocompletion=_COMPLETED.get(name))
-        kind: Any = Annotated[kinds[name] | None, made]
-        return inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind
-        )
-
-    def decorate(command: Any) -> Any:
-        own = [one for one in inspect.signature(command).parameters.values() if one.kind != one.VAR_KEYWORD]
-        own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
-        command.__signature__ = inspect.Signature([*map(option, names), *own])
-        return command
-
-    return decorate
-
-
-_KEPT = (*_SETTINGS, "seed", "seeds", "folder", "init_from")
-"""What a run that is resumed has settled, but for `_LIMITS`."""
 _LIMITS = ("max_steps", "patience")
+"""What may change when a run is resumed."""
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
 
 
-@app.command()
-@_with_settings(_SETTINGS, data="digits", method="ep")
 def train(
+    *,
     context: typer.Context,
-    seed: Annotated[int, Option(help="Decides initial values and the order of the data.")] = 0,
-    seeds: Annotated[int, Option(min=1, help="How many seeds, from --seed on.")] = 1,
-    together: Annotated[
-        bool | None,
-        Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
-    ] = None,
-    folder: Annotated[Path | None, Option(help="Of the run; by default a new one in runs/.")] = None,
-    resume: Annotated[Path | None, Option(help="Go on with the run in this folder.")] = None,
-    init_from: Annotated[
-        Path | None, Option(help="Begin with the best parameters of the run in this folder.")
-    ] = None,
-    quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors.")] = False,
-    as_json: AsJson = False,
-    devices: Annotated[
-        str | None, Option(help="How many devices share every batch, or all; by default 1.")
-    ] = None,
-    shard_parameters: Annotated[
-        bool, Option("--shard-parameters", help="Divide the parameters, too, over the devices.")
-    ] = False,
-    distributed: Annotated[
-        bool, Option("--distributed", help="Be one of several processes, which share every batch.")
-    ] = False,
-    coordinator: Annotated[
-        str | None,
-        Option(
-            help="HOST:PORT of process 0; where all three are left out, the cluster is asked.",
-            envvar="JAX_COORDINATOR_ADDRESS",
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None, Option(help="How many processes there are.", envvar="JAX_NUM_PROCESSES")
-    ] = None,
-    process: Annotated[int | None, Option(help="Which one this is, from 0.", envvar="JAX_PROCESS_ID")] = None,
-    timeout: Annotated[
-        int, Option(min=2, help="Seconds after which a process that is not heard of counts as dead.")
-    ] = 20,
-    guarded: Annotated[bool, Option("--guarded", hidden=True)] = False,
+    seed: int,
+    seeds: int,
+    together: bool | None,
+    folder: Path | None,
+    resume: Path | None,
+    init_from: Path | None,
+    quiet: bool,
+    as_json: bool,
+    devices: str | None,
+    shard_parameters: bool,
+    distributed: bool,
+    coordinator: str | None,
+    processes: int | None,
+    process: int | None,
+    timeout: int,
+    guarded: bool,
     **settings: Any,
 ) -> None:
-    """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
-    from pjax.experiments import plots
-
+    """Train a network, or go on with a run."""
     given = _given(context)
+    kept = {*settings, "seed", "seeds", "folder", "init_from"} - {*_LIMITS}
     with _messages():
         count = _count(devices)
         if not distributed:
@@ -279,7 +154,7 @@ def train(
                 _config(**settings, seeds=tuple(range(seed, seed + seeds)), init_from=begin),
                 folder,
             )
-        elif others := [f"--{n.replace('_', '-')}" for n in given if n in _KEPT and n not in _LIMITS]:
+        elif others := [f"--{n.replace('_', '-')}" for n in given if n in kept]:
             raise InputError(
                 f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
                 f"{', '.join(others)}"
@@ -475,11 +350,7 @@ def _as_json(run: Run) -> dict[str, Any]:
     }
 
 
-@app.command("list")
-def list_runs(
-    folder: Annotated[Path, Argument(help="Where to look, with all that is below it.")] = Path("runs"),
-    as_json: AsJson = False,
-) -> None:
+def list_runs(*, folder: Path, as_json: bool) -> None:
     """Show the runs in a folder, with their results."""
     with _messages():
         runs = results.read_runs(folder)
@@ -500,18 +371,8 @@ def list_runs(
         console.print(table)
 
 
-@app.command("eval")
-def evaluate(
-    run: RunFolder,
-    data: Annotated[
-        Path | None, Option(help="A file .npz with x and y, or .csv; by default the run's own data.")
-    ] = None,
-    seed: RunSeed = None,
-    as_json: AsJson = False,
-) -> None:
+def evaluate(*, run: Path, data: Path | None, seed: int | None, as_json: bool) -> None:
     """Show the accuracy of a run's best parameters."""
-    from pjax.experiments import evaluate as evaluating
-
     with _messages():
         found = evaluating.evaluate(run, data, seed=seed)
         if as_json:
@@ -521,16 +382,8 @@ def evaluate(
             _say(f"{name}: {value:.4g}" if name.endswith(" rmse") else f"{name}: {value:.2f} %")
 
 
-@app.command()
-def predict(
-    run: RunFolder,
-    data: Annotated[Path, Option(help="Inputs: a file .csv, .npy, or .npz with x.")],
-    out: Annotated[Path, Option(help="Where to write: .npy, or .csv, with scores.")],
-    seed: RunSeed = None,
-) -> None:
+def predict(*, run: Path, data: Path, out: Path, seed: int | None) -> None:
     """Write what a run's best parameters predict for inputs."""
-    from pjax.experiments import evaluate as evaluating
-
     with _messages():
         evaluating.check_out(out)
         outputs = evaluating.predict(run, data, seed=seed)
@@ -540,39 +393,21 @@ def predict(
 # --- compare ---
 
 
-@app.command()
 def compare(
-    preset: Annotated[
-        list[str] | None,
-        Option(
-            help="A block of the paper's tables, such as mlp-mnist; paper, for all of them; learning, "
-            "extrapolated projections beside Adam; exchanges, accuracy over bytes that "
-            "devices send; studies, of rounding, precision and what helps. May be repeated."
-        ),
-    ] = None,
-    every: Annotated[bool, Option("--all", help="All presets.")] = False,
-    quick: Annotated[bool, Option(help="A small version: minutes on two cores.")] = False,
-    methods_: Annotated[
-        str | None, Option("--methods", help="Some of the methods, as in dr,ap,adam.")
-    ] = None,
-    architectures: Annotated[
-        str | None, Option(help="Some of the architectures, as in 1x128,4x128+skip.")
-    ] = None,
-    seeds: Annotated[int | None, Option(help="How many seeds.")] = None,
-    max_steps: Annotated[int | None, Option(help="Stop each run after so many steps.")] = None,
-    batch_size: Annotated[int | None, Option(help="Samples in a batch.")] = None,
-    together: Annotated[
-        bool | None,
-        Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators."),
-    ] = None,
-    retime: Annotated[
-        bool, Option("--retime", help="Run nothing: time the steps of what has ended, one run at a time.")
-    ] = False,
-    folder: Annotated[Path, Option(help="Where results are kept.")] = Path("results"),
+    *,
+    preset: list[str] | None,
+    every: bool,
+    quick: bool,
+    only_methods: str | None,
+    architectures: str | None,
+    seeds: int | None,
+    max_steps: int | None,
+    batch_size: int | None,
+    together: bool | None,
+    retime: bool,
+    folder: Path,
 ) -> None:
-    """Compare methods as the paper's tables do. Start again to go on with what was interrupted."""
-    from pjax.experiments import compare as comparing
-
+    """Make the runs of presets, or go on with them, and show their results."""
     known = [*comparing.PRESETS, *comparing.GROUPS]
     with _messages(lambda: f"start again to go on; results so far are in {folder}"):
         if bool(preset) == every:
@@ -590,7 +425,7 @@ def compare(
                     name,
                     folder,
                     quick=quick,
-                    only_methods=_names(methods_),
+                    only_methods=_names(only_methods),
                     only_architectures=_names(architectures),
                     progress=show,
                     together=together,
@@ -606,26 +441,15 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-@app.command()
-def report(
-    folder: Results = Path("results"),
-    out: Annotated[Path | None, Option(help="Where to write; by default into the folder.")] = None,
-    plots: Annotated[str, Option(help="Formats of plots, as in png,svg; empty for none.")] = "png",
-) -> None:
-    """Make tables, in Markdown, beside the paper's figures, and plots."""
-    from pjax.experiments import report as reporting
-
+def report(*, folder: Path, out: Path | None, formats: str) -> None:
+    """Make tables and plots."""
     with _messages():
-        for path in reporting.report(folder, out, _names(plots) or ()):
+        for path in reporting.report(folder, out, _names(formats) or ()):
             _say(path)
 
 
-@app.command()
-def pack(folder: Results = Path("results")) -> None:
-    """Put the runs that have ended into one file for each study, and remove their folders.
-
-    `pjax report` reads such files; `pjax compare` makes the folders again of runs that it goes on with.
-    """
+def pack(*, folder: Path) -> None:
+    """Put the runs that have ended into one file for each study."""
     with _messages():
         for path in results.pack(folder):
             _say(path)
@@ -634,18 +458,8 @@ def pack(folder: Results = Path("results")) -> None:
 # --- Networks ---
 
 
-@app.command()
-@_with_settings(data="digits", method="ap", batch_size=32)
-def graph(
-    fold: Annotated[bool, Option(help="Equal nodes as one box.")] = True,
-    direction: Annotated[str, Option(help="Where arrows run: right or down.")] = "right",
-    out: Annotated[
-        list[Path] | None, Option(help="Write a file: .svg, .dot, .gv or .mmd. May be repeated.")
-    ] = None,
-    text: Annotated[str, Option("--print", help="Print mermaid or dot, if no file is named.")] = "mermaid",
-    **settings: Any,
-) -> None:
-    """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
+def graph(*, fold: bool, direction: str, out: list[Path] | None, text: str, **settings: Any) -> None:
+    """Draw a network as a graph of constraints."""
     with _messages():
         check_name("--print", text, ("mermaid", "dot"))
         drawing = pjax.draw(*example(_config(**settings)), fold=fold, direction=direction)  # type: ignore[arg-type]
@@ -655,21 +469,15 @@ def graph(
             typer.echo(drawing.mermaid if text == "mermaid" else drawing.dot, nl=False)
 
 
-@app.command()
-@_with_settings(data="digits", method="ap", batch_size=32)
-def summary(
-    markdown: Annotated[bool, Option("--markdown", help="As a table in Markdown.")] = False, **settings: Any
-) -> None:
-    """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
+def summary(*, markdown: bool, **settings: Any) -> None:
+    """Show nodes, edges, memory and operations of a network."""
     with _messages():
         found = pjax.summary(*example(_config(**settings)))
         typer.echo(found.markdown if markdown else str(found))
 
 
-@app.command()
-@_with_settings(data="digits", method="ep")
 def profile(**settings: Any) -> None:
-    """Show where the time of a step goes, node by node. For functions of your own: pjax.profile."""
+    """Show where the time of a step goes, node by node."""
     with _messages():
         loop = Loop(_config(**settings))
         if not isinstance(loop.method, methods.Projections):

@@ -96,11 +96,6 @@ def pass_on(to: Callable[[], Any]) -> None:
     signal.signal(signal.SIGINT, lambda *_: to())
 
 
-def deaf() -> None:
-    """From now on an interrupt does nothing: all is done, and the exit code shall say how it went."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def leave(code: int, message: str = "") -> NoReturn:
     """End at once, without waiting for threads of XLA."""
     for stream, text in ((sys.stdout, ""), (sys.stderr, message)):

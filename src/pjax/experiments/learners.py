@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-import pjax
 from pjax import nn, optim
 from pjax.checks import check_name
 
@@ -102,9 +101,9 @@ class Projections(Method):
             outputs = evaluated(model, params, x, self.precision)
             found: jax.Array
             if jnp.issubdtype(y.dtype, jnp.floating):
-                found = pjax.squared_error(outputs, y, self.loss_scale)
+                found = nn.squared_error(outputs, y, self.loss_scale)
             else:
-                found = pjax.cross_entropy(outputs, y, self.loss_scale, self.prox)
+                found = nn.cross_entropy(outputs, y, self.loss_scale, self.prox)
             return found
 
         return losses
@@ -306,7 +305,7 @@ class Rates:
 @functools.cache  # so that equal settings are equal optimisers
 def transformation(optimiser: str, rates: Rates | float, eps: float = 1e-8, each: int = 1) -> Any:
     """An optax transformation by name; each of its steps counts as so many of the run."""
-    import optax  # the command line need not wait for it to print its help
+    import optax  # not every command waits for it
 
     rates = rates if isinstance(rates, Rates) else Rates(rates)
     moving = rates.schedule != "constant" or rates.warmup

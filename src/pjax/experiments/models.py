@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-import pjax
 from pjax import nn
 from pjax.checks import check_name
+from pjax.containers import numpy as pnp
 from pjax.errors import InputError
 from pjax.nn import RNN as RNN
 
@@ -61,7 +61,7 @@ class _Layered(nn.Module, abc.ABC):
             x = relu(hidden(x))
             outputs.append(x)
         features = [self.features(x) for x in (outputs if self.skip else outputs[-1:])]
-        return self.out(pjax.concatenate(features, axis=-1) if self.skip else features[0])
+        return self.out(pnp.concatenate(features, axis=-1) if self.skip else features[0])
 
 
 class MLP(_Layered):
@@ -134,13 +134,13 @@ class QuantisedMLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Logits of shape ``(batch, classes)``."""
         for i, (weight, bias, scale) in enumerate(zip(self.weight, self.bias, self.scales, strict=True)):
-            x = pjax.add(pjax.matmul(x, self._round(weight, scale)), bias)
+            x = pnp.add(pnp.matmul(x, self._round(weight, scale)), bias)
             if i < len(self.weight) - 1:
                 x = self._round(x, self.reach)
         return x
 
     def _round(self, x: Any, scale: float) -> Any:
-        rounded = pjax.quantize(x, self.levels, scale)
+        rounded = pnp.quantize(x, self.levels, scale)
         if not self.straight_through:
             return rounded
         clipped = jnp.clip(x, -scale, scale)
