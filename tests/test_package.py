@@ -36,31 +36,13 @@ def run(code, **environment):
 
 def test_importing_touches_no_device():
     # A platform that does not exist is noticed by the first call that needs a device, and not before.
-    code = "from pjax import optim; import jax\ntry: jax.devices()\nexcept RuntimeError: print('untouched')"
+    code = "import pjax, pjax.optim, jax\ntry: jax.devices()\nexcept RuntimeError: print('untouched')"
     assert run(code, JAX_PLATFORMS="none_such") == "untouched"
-
-
-def test_names_are_imported_when_the_first_is_used():
-    code = "import sys, pjax; print('jax' in sys.modules); pjax.nn; print({*dir(pjax)} <= {*vars(pjax)})"
-    assert run(code).split() == ["False", "True"]
-    with pytest.raises(AttributeError, match="module 'pjax' has no attribute 'sovle'"):
-        pjax.sovle  # noqa: B018
-
-
-def test_names_for_type_checkers_are_those_that_there_are():
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    lines = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    imported = {(node.module, alias.name) for node in lines for alias in node.names}
-    packages = {(None, part) for part in ("debug", "nn", "optim", "sets")}
-    found = {(home, name) for home, names in pjax._NAMES.items() for name in names.split()}
-    assert {(None if home == "pjax" else home, name) for home, name in imported} == found | packages
-    for home, name in found:
-        assert getattr(pjax, name) is getattr(importlib.import_module(home), name)
 
 
 def test_importing_changes_no_setting():
     code = (
-        "import jax; before = dict(jax.config.values); from pjax import optim;"
+        "import jax; before = dict(jax.config.values); import pjax;"
         "print([k for k, v in jax.config.values.items() if before.get(k) != v])"
     )
     assert run(code) == "[]"
@@ -101,8 +83,9 @@ def test_the_wheel_is_what_is_tested():
 
 
 def public(module):
-    found = {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
-    return {name: value for name, value in found.items() if not isinstance(value, types.ModuleType)}
+    return {
+        k: v for k, v in vars(module).items() if not k.startswith("_") and not isinstance(v, types.ModuleType)
+    }
 
 
 @pytest.mark.parametrize("module", [pjax, pjax.optim, pjax.sets], ids=lambda m: m.__name__)

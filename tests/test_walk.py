@@ -8,7 +8,7 @@ import pytest
 from tools import walk
 
 FILES = {
-    "__init__.py": "import typing\nif typing.TYPE_CHECKING:\n    from walked.optim import Method",
+    "__init__.py": "from walked.optim import Method",
     "errors.py": "class Wrong(Exception): ...",
     "rules/__init__.py": "from .base import Rule\nfrom .product import Product",
     "rules/base.py": "from walked.errors import Wrong\nclass Rule: ...",

@@ -163,30 +163,25 @@ def modules(source: Path = SOURCE) -> dict[str, Module]:
 
 
 def imports(known: Mapping[str, Module]) -> list[Import]:
-    """Who imports whom. What is imported for types alone is left out: it is not there when a program runs.
-
-    But for the package itself, which imports its names when the first is used.
-    """
+    """Who imports whom. What is imported for types alone is left out: it is not there when a program runs."""
     found = []
     for module in known.values():
-        for node, late in _statements(module.tree, types="." not in module.name):
+        for node, late in _statements(module.tree):
             for imported in dict.fromkeys(_imported(node, module, known)):
                 if imported != module.name:
                     found.append(Import(module.name, imported, node.lineno, late))
     return found
 
 
-def _statements(
-    node: ast.AST, late: bool = False, types: bool = False
-) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+def _statements(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, late
-        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING") and not types:
+        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
             continue
         else:
             inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _statements(child, late or inside, types)
+            yield from _statements(child, late or inside)
 
 
 def _imported(

@@ -199,8 +199,7 @@ def _resolve(path: str) -> Any:
 def _public(module: str) -> Iterator[tuple[str, Any]]:
     """Functions and classes; of a module that is a file, those that it defines itself."""
     loaded = importlib.import_module(module)
-    for name in dir(loaded):
-        value = getattr(loaded, name)
+    for name, value in vars(loaded).items():
         if name.startswith("_") or not (inspect.isclass(value) or inspect.isroutine(value)):
             continue
         home = value.__module__

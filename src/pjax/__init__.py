@@ -5,120 +5,78 @@ Write an ordinary JAX function that ends in a loss, and hand it with its paramet
 each, and finds parameters that satisfy all constraints at once.
 """
 
-import importlib
-import typing
+from pjax import debug as debug
+from pjax import nn as nn
+from pjax import optim as optim
+from pjax import sets as sets
+from pjax.containers.computation import Array as Array
+from pjax.containers.computation import Computation as Computation
+from pjax.containers.computation import Parameter as Parameter
+from pjax.containers.computation import array as array
+from pjax.containers.computation import as_function as as_function
+from pjax.containers.computation import parameter as parameter
+from pjax.containers.numpy import add as add
+from pjax.containers.numpy import apply as apply
+from pjax.containers.numpy import broadcast_to as broadcast_to
+from pjax.containers.numpy import concatenate as concatenate
+from pjax.containers.numpy import constrain as constrain
+from pjax.containers.numpy import conv as conv
+from pjax.containers.numpy import conv_patch as conv_patch
+from pjax.containers.numpy import cross_entropy as cross_entropy
+from pjax.containers.numpy import dot as dot
+from pjax.containers.numpy import einsum as einsum
+from pjax.containers.numpy import expand_dims as expand_dims
+from pjax.containers.numpy import identity as identity
+from pjax.containers.numpy import index as index
+from pjax.containers.numpy import margin_loss as margin_loss
+from pjax.containers.numpy import matmul as matmul
+from pjax.containers.numpy import max as max
+from pjax.containers.numpy import max_pool as max_pool
+from pjax.containers.numpy import maximum as maximum
+from pjax.containers.numpy import mean as mean
+from pjax.containers.numpy import min as min
+from pjax.containers.numpy import minimise as minimise
+from pjax.containers.numpy import minimum as minimum
+from pjax.containers.numpy import moveaxis as moveaxis
+from pjax.containers.numpy import multiply as multiply
+from pjax.containers.numpy import negative as negative
+from pjax.containers.numpy import pad as pad
+from pjax.containers.numpy import quantize as quantize
+from pjax.containers.numpy import relu as relu
+from pjax.containers.numpy import repeat as repeat
+from pjax.containers.numpy import reshape as reshape
+from pjax.containers.numpy import square as square
+from pjax.containers.numpy import squared_error as squared_error
+from pjax.containers.numpy import squeeze as squeeze
+from pjax.containers.numpy import stack as stack
+from pjax.containers.numpy import subtract as subtract
+from pjax.containers.numpy import sum as sum
+from pjax.containers.numpy import sum_relu as sum_relu
+from pjax.containers.numpy import swapaxes as swapaxes
+from pjax.containers.numpy import transpose as transpose
+from pjax.containers.numpy import vmap as vmap
+from pjax.containers.register import register_primitive as register_primitive
+from pjax.containers.trace import trace as trace
+from pjax.errors import GraphError as GraphError
+from pjax.errors import InputError as InputError
+from pjax.errors import PjaxError as PjaxError
+from pjax.errors import UnsupportedEquationError as UnsupportedEquationError
+from pjax.graph.equations import register_equation as register_equation
+from pjax.optim.solve import NotConvergedError as NotConvergedError
+from pjax.optim.solve import Solution as Solution
+from pjax.optim.solve import Status as Status
+from pjax.optim.solve import solve as solve
+from pjax.rules import Primitive as Primitive
+from pjax.rules import Target as Target
+from pjax.tools.drawing import Drawing as Drawing
+from pjax.tools.drawing import draw as draw
+from pjax.tools.profile import NodeCost as NodeCost
+from pjax.tools.profile import Profile as Profile
+from pjax.tools.profile import profile as profile
+from pjax.tools.summary import NodeSummary as NodeSummary
+from pjax.tools.summary import Summary as Summary
+from pjax.tools.summary import summary as summary
+from pjax.tools.trees import load as load
+from pjax.tools.trees import save as save
 
 __version__ = "0.1.0"
-
-if typing.TYPE_CHECKING:
-    from pjax import debug as debug
-    from pjax import nn as nn
-    from pjax import optim as optim
-    from pjax import sets as sets
-    from pjax.containers.computation import Array as Array
-    from pjax.containers.computation import Computation as Computation
-    from pjax.containers.computation import Parameter as Parameter
-    from pjax.containers.computation import array as array
-    from pjax.containers.computation import as_function as as_function
-    from pjax.containers.computation import parameter as parameter
-    from pjax.containers.numpy import add as add
-    from pjax.containers.numpy import apply as apply
-    from pjax.containers.numpy import broadcast_to as broadcast_to
-    from pjax.containers.numpy import concatenate as concatenate
-    from pjax.containers.numpy import constrain as constrain
-    from pjax.containers.numpy import conv as conv
-    from pjax.containers.numpy import conv_patch as conv_patch
-    from pjax.containers.numpy import cross_entropy as cross_entropy
-    from pjax.containers.numpy import dot as dot
-    from pjax.containers.numpy import einsum as einsum
-    from pjax.containers.numpy import expand_dims as expand_dims
-    from pjax.containers.numpy import identity as identity
-    from pjax.containers.numpy import index as index
-    from pjax.containers.numpy import margin_loss as margin_loss
-    from pjax.containers.numpy import matmul as matmul
-    from pjax.containers.numpy import max as max
-    from pjax.containers.numpy import max_pool as max_pool
-    from pjax.containers.numpy import maximum as maximum
-    from pjax.containers.numpy import mean as mean
-    from pjax.containers.numpy import min as min
-    from pjax.containers.numpy import minimise as minimise
-    from pjax.containers.numpy import minimum as minimum
-    from pjax.containers.numpy import moveaxis as moveaxis
-    from pjax.containers.numpy import multiply as multiply
-    from pjax.containers.numpy import negative as negative
-    from pjax.containers.numpy import pad as pad
-    from pjax.containers.numpy import quantize as quantize
-    from pjax.containers.numpy import relu as relu
-    from pjax.containers.numpy import repeat as repeat
-    from pjax.containers.numpy import reshape as reshape
-    from pjax.containers.numpy import square as square
-    from pjax.containers.numpy import squared_error as squared_error
-    from pjax.containers.numpy import squeeze as squeeze
-    from pjax.containers.numpy import stack as stack
-    from pjax.containers.numpy import subtract as subtract
-    from pjax.containers.numpy import sum as sum
-    from pjax.containers.numpy import sum_relu as sum_relu
-    from pjax.containers.numpy import swapaxes as swapaxes
-    from pjax.containers.numpy import transpose as transpose
-    from pjax.containers.numpy import vmap as vmap
-    from pjax.containers.register import register_primitive as register_primitive
-    from pjax.containers.trace import trace as trace
-    from pjax.errors import GraphError as GraphError
-    from pjax.errors import InputError as InputError
-    from pjax.errors import PjaxError as PjaxError
-    from pjax.errors import UnsupportedEquationError as UnsupportedEquationError
-    from pjax.graph.equations import register_equation as register_equation
-    from pjax.optim.solve import NotConvergedError as NotConvergedError
-    from pjax.optim.solve import Solution as Solution
-    from pjax.optim.solve import Status as Status
-    from pjax.optim.solve import solve as solve
-    from pjax.rules import Primitive as Primitive
-    from pjax.rules import Target as Target
-    from pjax.tools.drawing import Drawing as Drawing
-    from pjax.tools.drawing import draw as draw
-    from pjax.tools.profile import NodeCost as NodeCost
-    from pjax.tools.profile import Profile as Profile
-    from pjax.tools.profile import profile as profile
-    from pjax.tools.summary import NodeSummary as NodeSummary
-    from pjax.tools.summary import Summary as Summary
-    from pjax.tools.summary import summary as summary
-    from pjax.tools.trees import load as load
-    from pjax.tools.trees import save as save
-
-# The same names once more, as they are found when a program runs: by the module that has them.
-_NAMES = {
-    **dict.fromkeys(["pjax.checks", "pjax.debug", "pjax.devices", "pjax.engines", "pjax.losses"], ""),
-    **dict.fromkeys(["pjax.nn", "pjax.optim", "pjax.sets"], ""),
-    "pjax.containers.computation": "Array Computation Parameter array as_function parameter",
-    "pjax.containers.numpy": (
-        "add apply broadcast_to concatenate constrain conv conv_patch cross_entropy dot einsum "
-        "expand_dims identity index margin_loss matmul max max_pool maximum mean min minimise minimum "
-        "moveaxis multiply negative pad quantize relu repeat reshape square squared_error squeeze stack "
-        "subtract sum sum_relu swapaxes transpose vmap"
-    ),
-    "pjax.containers.register": "register_primitive",
-    "pjax.containers.trace": "trace",
-    "pjax.errors": "GraphError InputError PjaxError UnsupportedEquationError",
-    "pjax.graph.equations": "register_equation",
-    "pjax.optim.solve": "NotConvergedError Solution Status solve",
-    "pjax.rules": "Primitive Target",
-    "pjax.tools.drawing": "Drawing draw",
-    "pjax.tools.profile": "NodeCost Profile profile",
-    "pjax.tools.summary": "NodeSummary Summary summary",
-    "pjax.tools.trees": "load save",
-}
-
-if not typing.TYPE_CHECKING:
-    __all__ = list({one for home, names in _NAMES.items() for one in [home.split(".")[1], *names.split()]})
-
-    def __getattr__(name):
-        """Import all public names, when the first is used: who asks for help does not wait for JAX."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        for home, names in _NAMES.items():
-            module = importlib.import_module(home)
-            globals().update({one: getattr(module, one) for one in names.split()})
-        return globals()[name]
-
-    def __dir__():
-        return [*__all__, *(name for name in globals() if name.startswith("__"))]

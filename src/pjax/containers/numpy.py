@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-import pjax.losses as losses
-import pjax.rules as primitives
-import pjax.sets as sets
+from pjax import losses, sets
+from pjax import rules as primitives
 from pjax.containers.computation import FUNCTIONS, Array, Computation, Operand
 from pjax.containers.lift import lift
 from pjax.containers.vmap import vmap as vmap
