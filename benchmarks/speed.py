@@ -1,6 +1,8 @@
 """How long a projection step takes and how much memory, beside backprop with SGD and Adam.
 
-Everything runs in one process on synthetic data, so nothing is downloaded. Compilation is timed apart.
+Everything runs in one process on synthetic data, so nothing is downloaded. Compilation is timed apart; with
+`--fresh` in a process of its own for each method, as in the first run of a program: on a GPU the fastest
+products are looked for once in a process, which else counts for the first method alone.
 Each measurement is one compiled call of as many steps for every method; methods take turns, so that a
 noisy machine hurts them alike, and medians are shown. SGD, Adam and EP take their steps inside one
 `lax.scan`; with convolutions only two of them on a CPU, which is slow at that. ResNet-18 and GPT, as one
@@ -14,6 +16,7 @@ much PyTorch has allocated at most in a step, and "compile" how long it takes un
 
 import abc
 import argparse
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -23,8 +26,10 @@ import math
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -81,6 +86,25 @@ def _in_flax(kind: str, x: jax.Array, classes: int) -> tuple[Any, Network]:
     return variables["params"], Network(dropped, drops=True)
 
 
+def _in_a_scan(inputs: int, width: int, depth: int, classes: int) -> tuple[Any, Network]:
+    """Parameters and network: an MLP whose equal layers are one array, and the steps of a scan."""
+    keys, scale = jax.random.split(jax.random.key(0), 3), (2 / width) ** 0.5
+    params = {
+        "in": (2 / inputs) ** 0.5 * jax.random.normal(keys[0], (inputs, width)),
+        "w": scale * jax.random.normal(keys[1], (depth - 1, width, width)),
+        "b": jnp.zeros((depth - 1, width)),
+        "out": scale * jax.random.normal(keys[2], (width, classes)),
+    }
+
+    def logits(p: Any, x: jax.Array) -> jax.Array:
+        def layer(h: jax.Array, own: Any) -> tuple[jax.Array, None]:
+            return jax.nn.relu(h @ own[0] + own[1]), None
+
+        return jax.lax.scan(layer, jax.nn.relu(x @ p["in"]), (p["w"], p["b"]))[0] @ p["out"]
+
+    return params, Network(logits)
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A network and the shape of its data."""
@@ -101,11 +125,18 @@ class Case:
     def kind(self) -> str:
         if self.name.startswith(("ResNet", "GPT")):
             return self.name[:3].lower()
+        if self.name.endswith("in a scan"):
+            return "scan"
         return "cnn" if len(self.shape) == 3 else "rnn" if self.name.startswith("Shakespeare") else "mlp"
 
     @property
     def convolutional(self) -> bool:
         return self.kind in ("cnn", "res")
+
+    @property
+    def slow(self) -> bool:
+        """Whether a step of backprop is more than ten times slower inside a loop than outside."""
+        return self.convolutional and jax.default_backend() == "cpu"
 
     def make(self) -> tuple[Any, jax.Array, jax.Array, Network]:
         """Parameters, inputs, labels, and the network."""
@@ -118,6 +149,9 @@ class Case:
             x = jnp.asarray(rng.uniform(size=shape), jnp.float32)
         if self.kind in ("res", "gpt"):
             params, network = _in_flax(self.kind, x, self.classes)
+            return params, x, y, network
+        if self.kind == "scan":
+            params, network = _in_a_scan(*self.shape, self.widths[0], len(self.widths), self.classes)
             return params, x, y, network
         model = models.make(self.kind, self.shape, self.widths, self.classes, skip=self.skip)
         return model.init(jax.random.key(0)), x, y, Network(model.apply)
@@ -134,6 +168,7 @@ CASES = (
     Case("Shakespeare RNN 1x256", (64,), 65, (256,), steps=50, on=("gpu", "tpu")),
     *(Case(f"MLP {depth}x16, 1 sample", (16,), 10, (16,) * depth, batch=1) for depth in (4, 64)),
     *(Case(f"MNIST MLP {depth}x128", (784,), 10, (128,) * depth, steps=100) for depth in (8, 12, 64)),
+    *(Case(f"MLP {depth}x128 in a scan", (784,), 10, (128,) * depth, steps=100) for depth in (8, 64)),
     Case("ResNet-18", (32, 32, 3), 10, (), steps=20, methods=("Adam", "EP"), on=("gpu", "tpu")),
     Case("ResNet-18", (32, 32, 3), 10, (), steps=1, batch=16, methods=("Adam", "EP"), on=("cpu",)),
     Case("GPT 6x384", (256,), 65, (), steps=20, batch=64, methods=("Adam", "EP"), on=("gpu", "tpu")),
@@ -197,6 +232,10 @@ GOALS = (
         for method, limit in (("EP", 2), ("AP", 3), ("DR", 4))
     ),
     Goal("MNIST MLP 64x128", "EP", "compile_s", 1.3, against="MNIST MLP 8x128"),
+    *(
+        Goal("MLP 64x128 in a scan", method, "compile_s", 1.3, against="MLP 8x128 in a scan")
+        for method in ("EP", "AP", "DR")
+    ),
     *(Goal(case, "EP", "temp_mib", 1.3, "Adam") for case in (*MLPS, *OTHERS, *FLAX)),
     *(Goal(case, "AP", "temp_mib", 3, "SGD") for case in MLPS),
     *(Goal(case, "DR", "temp_mib", 16, "SGD") for case in MLPS),
@@ -340,6 +379,22 @@ class MeasuredInTorch(Timed):
         self.training.run(self.steps)
 
 
+def compiled_alone(case: Case, names: Iterable[str], options: argparse.Namespace) -> dict[str, float]:
+    """Seconds to compile each method in a process that has compiled nothing before."""
+    command = [sys.executable, "-m", "benchmarks", "speed", *["--plain"] * options.plain]
+    command += ["--without", *options.without] if options.without else []
+    # This process may hold most of a GPU's memory.
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+    def seconds(name: str) -> float:
+        arguments = [*command, "--compile", case.name, name]
+        done = subprocess.run(arguments, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return float(done.stdout.split()[-1])
+
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4)) as pool:
+        return dict(zip(names, pool.map(seconds, names), strict=True))
+
+
 def torch_is_here() -> bool:
     """Whether PyTorch is installed, and computes on the kind of device that JAX does."""
     if importlib.util.find_spec("torch") is None:
@@ -349,16 +404,15 @@ def torch_is_here() -> bool:
     return in_torch.sees(jax.devices()[0].platform)
 
 
-def measure(
-    case: Case, steps: int | None, repeats: int, only: Sequence[str] | None = None, plain: bool = False
-) -> list[dict[str, Any]]:
-    """All methods on one network, or some besides SGD, as rows of the table."""
-    params, x, y, network = case.make()
-    only = case.methods if only is None else only
-    # On the CPU a backprop step with convolutions is more than ten times slower inside a loop than outside.
-    slow = case.convolutional and jax.default_backend() == "cpu"
-    steps, repeats = steps or case.steps, min(repeats, 1) if slow else repeats
-    fewer = min(steps, 2) if slow else steps
+def methods_of(
+    case: Case,
+    network: Network,
+    steps: int,
+    data: tuple[Any, ...],
+    only: Sequence[str] | None,
+) -> dict[str, tuple[Update, int]]:
+    """All methods of JAX for a network, or some besides SGD, by name: an update, and its steps."""
+    fewer = min(steps, 2) if case.slow else steps
     methods: dict[str, tuple[Update, int]] = {
         "SGD": (backprop(network, optax.sgd(0.01), fewer), fewer),
         "Adam": (backprop(network, optax.adam(1e-3), fewer), fewer),
@@ -381,17 +435,24 @@ def measure(
             methods[name] = (projections(network, narrow), steps)
     few = min(steps, 2)  # stored edges are slow: two steps, once
     explicit = pjax.optim.AlternatingProjections(steps_per_update=few, edges="explicit")
-    needs = edge_gib(network, params, x, y) if case.kind == "mlp" else math.inf
-    if needs <= MOST_GIB:
+    asked = only is None or "AP explicit" in only
+    if asked and case.kind == "mlp" and edge_gib(network, *data) <= MOST_GIB:
         methods["AP explicit"] = (projections(network, explicit), few)
+    return {name: method for name, method in methods.items() if only is None or name in ("SGD", *only)}
 
-    if only is not None:
-        methods = {name: method for name, method in methods.items() if name in ("SGD", *only)}
-    data = params, x, y
-    runs: list[Timed] = [Measured(name, update, n, data, plain) for name, (update, n) in methods.items()]
+
+def measure(case: Case, options: argparse.Namespace, only: Sequence[str] | None) -> list[dict[str, Any]]:
+    """All methods on one network, or some besides SGD, as rows of the table."""
+    *data, network = case.make()
+    only = case.methods if only is None else only
+    steps, repeats = options.steps or case.steps, min(options.repeats, 1) if case.slow else options.repeats
+    methods = methods_of(case, network, steps, tuple(data), only)
+    runs: list[Timed] = [
+        Measured(name, update, n, tuple(data), options.plain) for name, (update, n) in methods.items()
+    ]
     if case.kind in ("mlp", "cnn", "rnn") and torch_is_here():
         asked = [name for name in IN_TORCH if only is None or name in only]
-        runs += [MeasuredInTorch(name, case, steps, data) for name in asked]
+        runs += [MeasuredInTorch(name, case, steps, tuple(data)) for name in asked]
     for run in runs:
         first = run.run()  # not like the others, so it does not count
         if run.name == "AP explicit":
@@ -400,6 +461,7 @@ def measure(
         for run in runs:
             if run.name != "AP explicit":
                 run.seconds.append(run.run())
+    alone = compiled_alone(case, methods, options) if options.fresh else {}
     base = runs[0]
     rows = [
         {
@@ -411,12 +473,12 @@ def measure(
             "time_ratio": run.step_ms / base.step_ms,
             "temp_mib": run.temp_mib,
             "temp_ratio": run.temp_mib / base.temp_mib if base.temp_mib else math.nan,
-            "compile_s": run.compile_s,
+            "compile_s": alone.get(run.name, run.compile_s),
         }
         for run in runs
     ]
-    if MOST_GIB < needs < math.inf and (only is None or "AP explicit" in only):
-        rows.append({"case": case.name, "method": "AP explicit", "needs_gib": needs})
+    if case.kind == "mlp" and "AP explicit" not in methods and (only is None or "AP explicit" in only):
+        rows.append({"case": case.name, "method": "AP explicit", "needs_gib": edge_gib(network, *data)})
     return rows
 
 
@@ -447,6 +509,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--without", nargs="*", default=[], choices=sorted(devices.KERNELS), help="leave kernels out"
     )
+    parser.add_argument(
+        "--fresh", action="store_true", help="compile each method in a process of its own, too"
+    )
+    parser.add_argument(
+        "--compile", nargs=2, metavar=("NETWORK", "METHOD"), help="print how long this takes to compile"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the figures here")
     options = parser.parse_args(arguments)
     if options.repeats < 1 or (options.steps is not None and options.steps < 1):
@@ -454,6 +522,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     devices.KERNELS.difference_update(options.without)
     device = jax.devices()[0]
     here = [c for c in CASES if device.platform in c.on]
+    if options.compile:
+        name, method = options.compile
+        (case,) = (c for c in here if c.name == name)
+        *data, network = case.make()
+        update, steps = methods_of(case, network, options.steps or case.steps, tuple(data), [method])[method]
+        print(Measured(method, update, steps, tuple(data), options.plain).compile_s)
+        return
     only = None if options.methods is None else options.methods.split(",")
     if unknown := set(only or ()) - set(METHODS):
         parser.error(f"no method is called {unknown.pop()!r}; there are: {', '.join(METHODS)}")
@@ -472,7 +547,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(HEAD)
     rows: list[dict[str, Any]] = []
     for case in cases:
-        for row in measure(case, options.steps, options.repeats, only, options.plain):
+        for row in measure(case, options, only):
             print(line(row), flush=True)
             rows.append(row)
     found = {(r["case"], r["method"]): r for r in rows if "step_ms" in r}

@@ -184,3 +184,15 @@ def test_a_stream_works_where_pipelines_wait():
 def test_blocks_are_as_equal_as_can_be():
     assert blocks([2, 3, 3, 3, 3, 1], 2) == [8, 7]
     assert blocks([1, 1], 3) == [1, 1, 0]
+
+
+def test_methods_are_compiled_in_processes_of_their_own(tmp_path, capsys):
+    file = tmp_path / "speed.json"
+    arguments = ["--only", "MLP 4x16", "--methods", "EP", "--steps", "2", "--repeats", "1"]
+    speed.main([*arguments, "--fresh", "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["method"] for row in rows] == ["SGD", "EP"]
+    assert all(0.05 < row["compile_s"] < 60 for row in rows)
+    capsys.readouterr()
+    speed.main(["--compile", "MLP 4x16, 1 sample", "EP"])
+    assert 0.05 < float(capsys.readouterr().out) < 60
