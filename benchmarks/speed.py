@@ -24,6 +24,7 @@ import importlib.util
 import json
 import math
 import os
+import pathlib
 import platform
 import statistics
 import subprocess
@@ -47,6 +48,7 @@ from pjax.graph import read as tracing
 BATCH = 256
 MOST_GIB = 6.0
 MIB = 2**20
+HOME = pathlib.Path(__file__).parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -388,7 +390,9 @@ def compiled_alone(case: Case, names: Iterable[str], options: argparse.Namespace
 
     def seconds(name: str) -> float:
         arguments = [*command, "--compile", case.name, name]
-        done = subprocess.run(arguments, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            arguments, cwd=HOME, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        )
         return float(done.stdout.split()[-1])
 
     with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4)) as pool:
