@@ -201,9 +201,7 @@ def edges(case: Case) -> None:
 
 
 def stacked(case: Case) -> None:
-    """Stacked nodes do what each of them does. With these options none are stacked."""
-    if case.settings.get("metric") == "balanced" or case.settings.get("extrapolate"):
-        return
+    """Stacked nodes do what each of them does."""
     again = functools.partial(case.update, 0, stack=False)
     case.agree("stacked", case.result, again(), again)
 

@@ -40,10 +40,12 @@ CASES = {
 
 MESH = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
 GRID = jax.make_mesh((2, 2), ("data", "layers"), axis_types=(AxisType.Auto,) * 2)
+OWN = {"metric": "balanced", "extrapolate": "tensor"}
 LAYERS = {
-    "layers": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 9, 4), X, LABELS),
-    "deeper": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 17, 4), X, LABELS),
-    "both": (GRID, PartitionSpec("data"), PartitionSpec("layers"), models.MLP(12, (8,) * 9, 4), X, LABELS),
+    "layers": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 9, 4), {}),
+    "deeper": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 17, 4), {}),
+    "both": (GRID, PartitionSpec("data"), PartitionSpec("layers"), models.MLP(12, (8,) * 9, 4), {}),
+    "own": (MESH, PartitionSpec(), PartitionSpec("data"), models.MLP(12, (8,) * 9, 4), OWN),
 }
 
 
@@ -83,18 +85,18 @@ def main() -> None:
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         }
     layers = {}
-    for name, (mesh, samples, members, model, x, y) in LAYERS.items():
+    for name, (mesh, samples, members, model, options) in LAYERS.items():
         params = model.init(jax.random.key(0))
 
-        def update(params, x, y, stack, model=model):
-            solver = optim.AlternatingProjections(steps_per_update=5, stack=stack)
+        def update(params, x, y, stack, model=model, options=options):
+            solver = optim.AlternatingProjections(steps_per_update=5, stack=stack, **options)
             fn = lambda p, batch: pjax.cross_entropy(model.apply(p, batch[0]), batch[1])  # noqa: E731
             return solver.update(fn, params, batch=(x, y))
 
-        alone = jax.jit(update, static_argnums=3)(params, x, y, True)
+        alone = jax.jit(update, static_argnums=3)(params, X, LABELS, True)
         given = (
             jax.device_put(params, NamedSharding(mesh, PartitionSpec())),
-            *jax.device_put((x, y), NamedSharding(mesh, samples)),
+            *jax.device_put((X, LABELS), NamedSharding(mesh, samples)),
         )
         stack = NamedSharding(mesh, members)
         compiled = jax.jit(update, static_argnums=3).lower(*given, stack).compile()

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import pjax
@@ -16,7 +17,7 @@ from pjax.graph.partition import two_sets
 from pjax.graph.stack import stacking
 from pjax.graph.stack.stacking import StackedGraph, stacked
 from pjax.optim import solver as _solver
-from pjax.optim.solver import Program
+from pjax.optim.solver import Program, compiled
 from pjax.rules import SumRelu
 from pjax.rules.dot_general import DotGeneral
 from tests.graphs import GRAPHS, make
@@ -84,8 +85,162 @@ def test_networks_move_the_same(network, solver):
 @pytest.mark.parametrize("graph", list(GRAPHS)[3::20])
 def test_graphs_move_the_same(graph):
     fn, params = make(graph, np.float64)
-    for name in ("AP", "DR"):
+    for name in ("AP", "DR", "AP+"):
         assert apart(SOLVERS[name], fn, params) < 1e-11
+
+
+# --- Options for which every node has numbers of its own: every member of a stack has ---
+
+
+def residual(depth=4):
+    keys = jax.random.split(KEY, depth + 2)
+    params = {
+        "in": jax.random.normal(keys[0], (7, 4)),
+        "hidden": [0.4 * jax.random.normal(key, (4, 4)) for key in keys[1:-1]],
+        "out": jax.random.normal(keys[-1], (4, 3)),
+    }
+    x, y = jax.random.normal(jax.random.key(1), (6, 7)), jnp.arange(6) % 3
+
+    def fn(p):
+        h = x @ p["in"]
+        for w in p["hidden"]:
+            h = h + jax.nn.relu(h @ w)
+        return pjax.cross_entropy(h @ p["out"], y)
+
+    return fn, params
+
+
+def experts(number=3):
+    """Layers side by side, which are in one set for all methods, and share what they read."""
+    keys = jax.random.split(KEY, number + 2)
+    params = {
+        "in": jax.random.normal(keys[0], (7, 5)),
+        "each": [jax.random.normal(key, (5, 4)) for key in keys[1:-1]],
+        "out": jax.random.normal(keys[-1], (4 * number, 3)),
+    }
+    x, y = jax.random.normal(jax.random.key(1), (6, 7)), jnp.arange(6) % 3
+
+    def fn(p):
+        h = jax.nn.relu(x @ p["in"])
+        h = jnp.concatenate([jax.nn.relu(h @ w) for w in p["each"]], axis=-1)
+        return pjax.cross_entropy(h @ p["out"], y)
+
+    return fn, params
+
+
+def crossed(order):
+    """Members that read those of two other stacks, in an order."""
+    keys = jax.random.split(KEY, 6 + len(order))
+    params = {
+        "first": [jax.random.normal(key, (7, 4)) for key in keys[:6]],
+        "second": [jax.random.normal(key, (4, 3)) for key in keys[6:]],
+    }
+    x, y = jax.random.normal(jax.random.key(1), (6, 7)), jnp.arange(6) % 3
+
+    def fn(p):
+        h = [jnp.maximum(x @ w, 0.2 * (k % 2)) for k, w in enumerate(p["first"])]
+        pairs = zip(order, p["second"], strict=True)
+        return jnp.stack([pjax.cross_entropy(h[k] @ w, y) for k, w in pairs])
+
+    return fn, params
+
+
+BOTH = {"metric": "balanced", "extrapolate": "tensor"}
+BALANCED = optim.DouglasRachford(steps_per_update=8, metric="balanced")
+OWN = {
+    "AP balanced": optim.AlternatingProjections(steps_per_update=8, metric="balanced"),
+    "AP extrapolated": optim.AlternatingProjections(steps_per_update=8, extrapolate="tensor"),
+    "AP both": optim.AlternatingProjections(steps_per_update=8, consensus="exact", **BOTH),
+    "AP fixed": optim.AlternatingProjections(steps_per_update=8, constants="fixed", **BOTH),
+    "AP explicit": optim.AlternatingProjections(steps_per_update=4, edges="explicit", **BOTH),
+    "AP outer": optim.Outer(optim.AlternatingProjections(steps_per_update=8, **BOTH), optax.sgd(0.5)),
+    "CP balanced": optim.CyclicProjections(steps_per_update=3, metric="balanced"),
+    "CP extrapolated": optim.CyclicProjections(steps_per_update=3, extrapolate="tensor"),
+    "CP both": optim.CyclicProjections(steps_per_update=3, **BOTH),
+    "DR balanced": BALANCED,
+    "DR history": dataclasses.replace(BALANCED, steps_per_update=4, history=4),
+    "DR explicit": dataclasses.replace(BALANCED, edges="explicit"),
+    "DR outer": optim.Outer(BALANCED, optax.sgd(0.5)),
+    "DM balanced": optim.DifferenceMap(steps_per_update=8, metric="balanced"),
+}
+TAKEN = {
+    "deep": (lambda: mlp(4), ("AP extrapolated", "AP both", "DR outer")),
+    "residual": (residual, ("AP outer", "DR balanced")),
+    "rnn": (lambda: rnn([5], length=3), ("AP balanced", "AP both", "CP both", "DR balanced")),
+    "crossed": (lambda: crossed((5, 2, 1, 4, 3, 0)), ("AP extrapolated",)),
+    "twice": (lambda: crossed((0, 1, 2, 3, 4, 5, 3)), ("AP both",)),
+    "experts": (
+        experts,
+        (
+            "AP fixed",
+            "AP explicit",
+            "CP balanced",
+            "CP extrapolated",
+            "DR history",
+            "DR explicit",
+            "DM balanced",
+        ),
+    ),
+}
+
+
+def unequal(params):
+    """Parameters in double precision, of different lengths."""
+    leaves, treedef = jax.tree.flatten(params)
+    sizes = np.random.default_rng(0).permutation(np.geomspace(0.7, 1.5, len(leaves)))
+    return jax.tree.unflatten(
+        treedef, [size * x.astype(jnp.float64) for size, x in zip(sizes, leaves, strict=True)]
+    )
+
+
+def is_stacked(solver, fn, params):
+    graph = compiled(solver, tracing.read(fn, params)).partition.graph
+    return max(map(len, stacking.unstacked(graph)[1])) > 1
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("network", "name"), [(n, s) for n, (_, names) in TAKEN.items() for s in names])
+def test_members_have_numbers_of_their_own(network, name):
+    fn, params = TAKEN[network][0]()
+    params, solver = unequal(params), OWN[name]
+    assert is_stacked(solver, fn, params)
+    assert not is_stacked(solver.one_by_one(), fn, params)
+    found, expected = (s.update(fn, params, s.init(params))[0] for s in (solver, solver.one_by_one()))
+    for start, a, b in zip(*map(jax.tree.leaves, (params, found, expected)), strict=True):
+        move = float(jnp.abs(b - start).max())
+        assert move > 1e-7
+        # The last term is what adding a move to a parameter costs.
+        assert float(jnp.abs(a - b).max()) < 1e-9 * move + 1e-15
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["AP both", "AP explicit", "DR balanced", "DR history"])
+def test_violations_are_measured_the_same(name):
+    """In the metric of each node, also where members share a factor."""
+    fn, params = experts()
+    params, solver = unequal(params), OWN[name]
+    found, expected = (
+        pjax.solve(fn, params, s, max_steps=4, tolerance=0.0).violations
+        for s in (solver, solver.one_by_one())
+    )
+    assert (expected > 0).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+WORK = ("dot_general", "reduce", "divide", "sqrt", "maximum", "while")
+
+
+@pytest.mark.parametrize("name", [n for n in OWN if n[:2] in ("AP", "DR") and "explicit" not in n])
+def test_programs_are_as_large_for_twice_as_many_layers(name):
+    def operations(depth):
+        (fn, params), solver = mlp(depth), OWN[name]
+        lowered = jax.jit(lambda p, s: solver.update(fn, p, s)).lower(params, solver.init(params))
+        text = lowered.as_text()
+        return {work: text.count(f"stablehlo.{work}") for work in WORK}, len(text.splitlines())
+
+    (few, short), (many, long) = operations(12), operations(24)
+    assert few == many
+    assert long < 1.3 * short  # each parameter comes and goes by itself
 
 
 def graph_of(network, **changes):
@@ -355,7 +510,7 @@ def in_one_array(through, depth):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("through", THROUGH)
-@pytest.mark.parametrize("solver", ["AP", "DR"])
+@pytest.mark.parametrize("solver", ["AP", "AP+", "DR"])
 def test_entries_of_one_array_move_the_same(through, solver):
     fn, params = in_one_array(through, 7)
     params = jax.tree.map(lambda x: x.astype(jnp.float64), params)

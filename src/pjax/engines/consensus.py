@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pjax.devices import on_one_device
 from pjax.engines.extrapolation import Extrapolation
@@ -54,6 +55,22 @@ def _end(moves: Moves) -> jax.Array:
     if moves.output is None:
         return messages[0]
     return next((m for m in messages if m.size <= 8 * moves.output.size), moves.output)
+
+
+def _neighbours(places: list[int]) -> bool:
+    return places == list(range(places[0], places[0] + len(places)))
+
+
+def _taken(x: jax.Array, places: list[int]) -> jax.Array:
+    """Numbers at some places."""
+    return x[places[0] : places[-1] + 1] if _neighbours(places) else x[np.asarray(places)]
+
+
+def _given(x: jax.Array, places: list[int], number: int) -> jax.Array:
+    """For each of so many places, the sum of the numbers that go there."""
+    if _neighbours(places):
+        return jnp.pad(x, (places[0], number - 1 - places[-1]))
+    return jnp.zeros(number, x.dtype).at[np.asarray(places)].add(x)
 
 
 class Sweep:
@@ -127,14 +144,25 @@ class Sweep:
 
     @staticmethod
     def _squares(problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:
-        """For each source of an input, the sum of the squared moves of the edges from there."""
+        """For each source of an input, the sum of the squared moves of the edges from there.
+
+        For a stack, that of each member.
+        """
         assert moves.squares is not None
-        if problem.all_from_one(v, i):
-            (source,) = problem.graph.nodes[v].wires[i].sources
-            yield source, moves.squares(i, True) / problem.scale(v, i) ** 2
-        else:
+        origins = problem.origins(v, i)
+        if origins is None:
             for source, squares in problem.pull(v, i, moves.squares(i, False), power=2):
-                yield source, jnp.sum(squares)
+                yield source, problem.over_members(source, squares)
+            return
+        total = problem.over_members(v, moves.squares(i, True)) / jnp.squeeze(problem.scale(v, i)) ** 2
+        for source in dict.fromkeys(s for s, _ in origins):
+            mine = [m for m, (s, _) in enumerate(origins) if s == source]
+            part = _taken(total, mine) if total.ndim else total
+            axis = problem.graph.axis_of_members(source)
+            if axis is not None:
+                number = problem.graph.nodes[source].shape[axis]
+                part = _given(jnp.atleast_1d(part), [origins[m][1] for m in mine], number)
+            yield source, part if axis is not None else jnp.sum(part)
 
     def values(self, state: State) -> dict[int, jax.Array]:
         """The displacements of all nodes that are read: the means of the edges that leave them."""

@@ -37,14 +37,16 @@ class Extrapolation:
             problem: the problem.
             v: the node.
             mean: the mean of the moves of the edges that leave it.
-            squares: the sum of their squares.
+            squares: the sum of their squares; for a stack, that of each member: it has a factor of its own.
         """
         if problem.graph.nodes[v].is_parameter and not self.parameters:
             return 1.0
-        known = problem.counts[v]
-        count = jnp.asarray(known, problem.dtype)
+        known, axis = problem.counts[v], problem.graph.axis_of_members(v)
+        over = tuple(d for d in range(np.ndim(known)) if d != axis)
         # Not left to the compiler where it follows from the program: it takes seconds for large arrays.
-        most = jnp.max(count, initial=1) if isinstance(known, jax.Array) else np.max(known, initial=1)
-        below = jnp.sum(count * mean**2)
+        largest = jnp.max if isinstance(known, jax.Array) else np.max
+        most = largest(known, axis=over, initial=1)
+        below = problem.over_members(v, jnp.asarray(known, problem.dtype) * mean**2)
         ratio = squares / jnp.where(below > 0, below, 1)
-        return jnp.where(below > 0, jnp.clip(ratio, 1, most), 1)
+        found = jnp.where(below > 0, jnp.clip(ratio, 1, most), 1)
+        return found if axis is None else jnp.expand_dims(found, [d for d in range(mean.ndim) if d != axis])

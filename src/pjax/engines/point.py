@@ -69,6 +69,9 @@ class Problem:
         self._shardings = graph.shardings
         self.constants, self.leaves = constants, leaves
         self._scales: dict[tuple[int, int], jax.Array] = {}  # nothing stands for one
+        self.units: dict[int, jax.Array] = {}
+        """By what outputs are multiplied in the variables of the metric, and weights and squares divided;
+        nothing stands for one."""
         if balanced:
             self._balance()
             del self.inputs
@@ -174,8 +177,12 @@ class Problem:
         """Choose variables in which the two factors of each contraction have the same typical length."""
         for node in self.graph.nodes:
             if node.rule is not None:
-                scales = node.rule.balance(self.inputs[node.index])
-                self._scales |= {(node.index, i): scale for i, scale in enumerate(scales)}
+                axis = self.graph.axis_of_members(node.index)
+                scales, unit = node.rule.balance(self.inputs[node.index], axis)
+                found = {(node.index, i): scale for i, scale in enumerate(scales)}
+                self._scales |= {place: scale for place, scale in found.items() if scale is not None}
+                if unit is not None:
+                    self.units[node.index] = unit
 
     def _scaled(self, v: int, i: int, x: Any) -> Any:
         """A value of input i as its node has it: in the variables of its metric."""
@@ -273,15 +280,25 @@ class Problem:
         add(totals, leaving(self.wirings, self.edge_counts))
         return {v: condensed(x) if isinstance(x, np.ndarray) else x for v, x in totals.items()}
 
-    def all_from_one(self, v: int, i: int) -> bool:
-        """Whether all edges into input i of a node are known to come from one node, none from constants."""
-        node, wire = self.graph.nodes[v], self.graph.nodes[v].wires[i]
-        if len(wire.sources) != 1:
-            return False
-        (count,) = self.wirings[v, i].counts(self.edge_counts[v, i])
-        if isinstance(count, jax.Array):
-            return False
-        return fan_out.total(count, self.graph.nodes[wire.sources[0]].shape) == fan_out.entering(node, i)
+    def origins(self, v: int, i: int) -> list[tuple[int, int]] | None:
+        """For each member of a node, the node and its member from which all edges into input i come.
+
+        None where that is not known to be one, or where some come from constants.
+        """
+        found, node = self.graph.origins(v, i), self.graph.nodes[v]
+        if found is None:
+            return None
+        counts = self.wirings[v, i].counts(self.edge_counts[v, i])
+        if any(isinstance(count, jax.Array) for count in counts):
+            return None
+        shapes = [self.graph.nodes[s].shape for s in node.wires[i].sources]
+        leaving = sum(fan_out.total(c, shape) for c, shape in zip(counts, shapes, strict=True))
+        return found if leaving == fan_out.entering(node, i) else None
+
+    def over_members(self, v: int, x: jax.Array) -> jax.Array:
+        """The sum of what there is for each number of a node: one for each member of a stack."""
+        axis = self.graph.axis_of_members(v)
+        return jnp.sum(x, tuple(d for d in range(x.ndim) if d != axis))
 
     def means(self, totals: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
         """Sums over the edges that leave nodes, as means; zero where nobody reads."""
@@ -387,21 +404,25 @@ class Problem:
         """
         rule = self.graph.nodes[v].rule
         assert rule is not None
-        return rule.move(self.place(v), shifts, goal)
+        unit = self.units.get(v)
+        if unit is None or goal is None:
+            return rule.move(self.place(v), shifts, goal)
+        return rule.move(self.place(v), shifts, goal * unit).over(unit)
 
     def place(self, v: int) -> Place:
         """What a rule needs to know of its node to project."""
         node, inputs = self.graph.nodes[v], self.inputs[v]
         if node.is_target:  # which has no output that edges could leave
             return Place(inputs, jnp.zeros((), self.dtype), factor=self._relative(node))
-        lengths = self._lengths.get(v, ())
-        return Place(inputs, self.points[v], self.weight(v), self.read(v), self.fixed(node), lengths)
+        point, weight, unit = self.points[v], self.weight(v), self.units.get(v)
+        if unit is not None:
+            point, weight = point * unit, weight / unit
+        return Place(inputs, point, weight, self.read(v), self.fixed(node), self._lengths.get(v, ()))
 
     def squared(self, v: int, moves: Moves) -> jax.Array:
         """How far a projection moved the edges of a node, in and out, squared."""
-        if moves.output is None:
-            return moves.squared
-        return moves.squared + (moves.output**2 * self.counts[v]).sum()
+        squared = jnp.sum(moves.squared)
+        return squared if moves.output is None else squared + (moves.output**2 * self.counts[v]).sum()
 
     def fixed(self, node: Node) -> int | None:
         """Which input of a product keeps its value, where constants are fixed."""

@@ -138,6 +138,18 @@ class Graph:
         """How values of some nodes are divided among devices: of stacks, see `stacking`."""
         return {}
 
+    def axis_of_members(self, v: int) -> int | None:  # noqa: ARG002
+        """The axis of a node along which the members of a stack lie; None where it is a single node."""
+        return None
+
+    def origins(self, v: int, i: int) -> list[tuple[int, int]] | None:
+        """For each member of a node, the only node that its input i moves with, and the member of that.
+
+        A single node is its member 0. None where some input moves with several.
+        """
+        sources = self.nodes[v].wires[i].sources
+        return [(sources[0], 0)] if len(sources) == 1 else None
+
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         """What was found for parameters by node, for each leaf; None where nothing moves with it."""
         return [None if v is None else moves.get(v) for v in self.leaves]

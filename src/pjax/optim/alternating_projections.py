@@ -41,10 +41,6 @@ class Projecting(EdgeSolver):
             return Sweep(problem, extrapolation=extrapolation, measure=measure)
         return EdgeIteration(EdgeSpace(problem), partial(_cycle, extrapolation), measure=measure)
 
-    @property
-    def stacks(self) -> bool:
-        return super().stacks and self.extrapolate is None
-
 
 def _cycle(
     extrapolation: Extrapolation | None,

@@ -168,11 +168,6 @@ class Solver(abc.ABC):
         return problem.project(node.index, problem.shifts(node.index, values), goal).inputs
 
     @property
-    def stacks(self) -> bool:
-        """Whether equal nodes are stacked."""
-        return bool(self.stack) and self.metric == "unit"
-
-    @property
     def may_store(self) -> bool:
         """Whether edges may be stored where histories neglect too much."""
         return True
@@ -310,10 +305,10 @@ class EdgeSolver(Solver):
             the update starts). Otherwise the longer factor makes the shorter one move, and what is asked of
             a layer goes into its weights and hardly back to the layer below.
         stack: whether equal nodes that project together, such as layers or time steps, run as one batched
-            operation. The result is the same. Not done where each node has numbers of its own: with another
-            metric than ``"unit"``, and with extrapolation. Or a `jax.sharding.NamedSharding` over one axis of
-            a mesh: the members of each stack are divided over it, so that layers or time steps live on
-            different devices, which all work at once.
+            operation. The result is the same, for all options: what each node has of its own, such as the
+            lengths of a metric or the factor of an extrapolation, each member of a stack has. Or a
+            `jax.sharding.NamedSharding` over one axis of a mesh: the members of each stack are divided over
+            it, so that layers or time steps live on different devices, which all work at once.
         state_dtype: ``"bfloat16"`` keeps displacements in that type from step to step, but those of
             parameters, which add up; sums are taken in float32 all the same. Half the memory for them, and
             two to three digits: enough to train a network, not to solve for more digits than that.
@@ -462,7 +457,7 @@ class Program:
         self.solver = solver
         partition = solver.partition(graph)
         sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None
-        self.partition = stacked(partition, sharding) if solver.stacks else partition
+        self.partition = stacked(partition, sharding) if solver.stack else partition
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
         self.stored = frozenset[int]()
         self.store(self.stored)

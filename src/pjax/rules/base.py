@@ -47,12 +47,18 @@ class Moves(NamedTuple):
     """For each slot of each input, the sum of the moves of its edges; None for constants."""
     output: jax.Array | None
     squared: jax.Array
-    """The sum of the squared moves of all edges of all inputs."""
+    """Numbers that add up to the squared moves of all edges of all inputs; of a contraction, one for each
+    output."""
     squares: Callable[[int, bool], jax.Array] | None = None
-    """For each slot of an input, the sum of the squared moves of its edges; or, if the flag is set, the sum
-    over all of its slots, which costs less."""
+    """For each slot of an input, the sum of the squared moves of its edges; or, if the flag is set, numbers
+    with the axes of the output in front, which add up to the same over all slots, and cost less."""
     reach: Callable[[jax.Array], jax.Array] | None = None
     """Where the output then is, given what was asked of it. None where that is for the caller to add up."""
+
+    def over(self, unit: jax.Array) -> "Moves":
+        """The same, where the output was multiplied by a number in the variables of the metric."""
+        assert self.output is not None
+        return self._replace(output=self.output / unit, squared=self.squared / unit, reach=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,9 +172,20 @@ class Rule(abc.ABC):
         """Of a contraction: for each output, the squared lengths of its slots of either input."""
         return ()
 
-    def balance(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:  # noqa: ARG002
-        """By what to multiply the inputs for the same typical length; nothing stands for one."""
-        return ()
+    def balance(
+        self,
+        inputs: Sequence[jax.Array],  # noqa: ARG002
+        axis: int | None = None,  # noqa: ARG002
+    ) -> tuple[tuple[jax.Array | None, ...], jax.Array | None]:
+        """By what to multiply inputs, for the same typical length, and the output; nothing stands for one.
+
+        With an output that is multiplied, its weight is divided by the same, and so are squared lengths.
+
+        Args:
+            inputs: what the node reads.
+            axis: of the output, along which members of a stack lie: each has numbers of its own.
+        """
+        return (), None
 
     def stacked(self, number: int, differ: Sequence[bool]) -> "tuple[Rule, tuple[bool, ...], int]":
         """The rule of several equal nodes in one, which inputs then are stacked, and the axis of the output.
@@ -204,8 +221,8 @@ class SlotBySlot(Rule):
         )
         moves, move = self.move_edges(at, full, goal)
 
-        def squares(i: int, whole: bool) -> jax.Array:
-            return (moves[i] ** 2).sum() if whole else moves[i] ** 2
+        def squares(i: int, whole: bool) -> jax.Array:  # noqa: ARG001
+            return moves[i] ** 2
 
         return Moves(moves, move, total_squares(moves), squares)
 

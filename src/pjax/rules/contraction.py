@@ -138,16 +138,38 @@ class Contraction(Rule):
     def lengths(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
         return tuple(self.reduce(i, jnp.square(x)) for i, x in enumerate(inputs))
 
-    def balance(self, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    def balance(
+        self, inputs: Sequence[jax.Array], axis: int | None = None
+    ) -> tuple[tuple[jax.Array | None, ...], jax.Array | None]:
         """By s and 1/s with s² = |y| / |x| of typical lengths.
 
         A factor that is nearly zero, such as weights that start there, is taken for larger: it must move.
+
+        A factor that all members of a stack share cannot be multiplied by the number of each. There all
+        variables are multiplied by s, or 1/s, once more, so that it stays what it is: the other one is
+        multiplied by s², or 1/s², and so is the output.
         """
-        mean_x, mean_y = map(jnp.mean, self.lengths(inputs))
+        squares = self.lengths(inputs)
+        mean_x, mean_y = (
+            jnp.mean(q, tuple(d for d in range(q.ndim) if d != axis), keepdims=axis is not None)
+            for q in squares
+        )
         least = TINY + 1e-6 * jnp.maximum(mean_x, mean_y)
         square = jnp.sqrt(jnp.maximum(mean_y, least) / jnp.maximum(mean_x, least))
         scale = jnp.sqrt(square)
-        return scale, 1 / scale
+        if axis is None:
+            return (scale, 1 / scale), None
+
+        def of_members(i: int, numbers: jax.Array) -> jax.Array:
+            """Numbers for the members, which lie along the first axis of input i."""
+            return numbers.reshape(-1, *(1 for _ in inputs[i].shape[1:]))
+
+        shared = [q.shape[axis] == 1 for q in squares]
+        if shared[0]:
+            return (None, of_members(1, 1 / square)), 1 / square
+        if shared[1]:
+            return (of_members(0, square), None), square
+        return (of_members(0, scale), of_members(1, 1 / scale)), None
 
     # --- The projection ---
 
@@ -238,7 +260,7 @@ class Contraction(Rule):
             this, partner = (x, y) if i == 0 else (y, x)
             mine, theirs, both = m.own**2, m.other**2, 2 * m.own * m.other
             if whole:
-                return jnp.sum(mine * norms[i] + both * (plus - minus) / 4 + theirs * norms[1 - i])
+                return mine * norms[i] + both * (plus - minus) / 4 + theirs * norms[1 - i]
             crossed = this * self.pull(i, partner, both) + self.pull(i, partner**2, theirs)
             return jnp.maximum(self.scatter(i, mine) * this**2 + crossed, 0)
 
@@ -252,19 +274,20 @@ class Contraction(Rule):
 
         output = -(m.lam if solve else answer) / at.weight
         inputs = total_move(0), total_move(1)
-        return Moves(inputs, output, m.squared(plus, minus).sum(), squares, reach)
+        return Moves(inputs, output, m.squared(plus, minus), squares, reach)
 
     def _move_fixed(self, at: Place, fixed: int, residual: jax.Array) -> Moves:
         """With one input fixed the constraint is a hyperplane."""
         moving, held = 1 - fixed, at.inputs[fixed]
         lam = self.solve_fixed(at, residual)
         total = self.pull(moving, held, lam)
-        squared = (lam**2 * at.lengths[fixed]).sum()
+        squared = lam**2 * at.lengths[fixed]
 
         def squares(i: int, whole: bool) -> jax.Array:
             return squared if whole else self.pull(i, held**2, lam**2)
 
-        return Moves((total, None) if moving == 0 else (None, total), -lam / at.weight, squared, squares)
+        inputs = (total, None) if moving == 0 else (None, total)
+        return Moves(inputs, -lam / at.weight, squared, squares)
 
 
 def _where_read(at: Place, residual: jax.Array) -> jax.Array:

@@ -115,7 +115,7 @@ class Factored:
             # Only on a sphere. In a kernel of its own: nothing waits for it.
             jnp.maximum(self.lost, jnp.max(jnp.abs(end_kernel(m.lam)), initial=0) >= 1),
         )
-        squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus).sum() / 2
+        squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus) / 2
         return after, Moves((None, None), -m.lam / at.weight, squared)
 
     def _longer(self, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array | None, jax.Array | None]:
@@ -143,7 +143,7 @@ class Factored:
             nothing,
             self.lost,
         )
-        return after, Moves((None, None), -lam / at.weight, (lam**2 * norm).sum())
+        return after, Moves((None, None), -lam / at.weight, lam**2 * norm)
 
     def _products(
         self, node: Node, x: jax.Array, y: jax.Array, product: jax.Array
@@ -191,7 +191,7 @@ class Factored:
         return quadratic(plus, 1), quadratic(minus, -1)
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
-        """The sum of the squares of all edges."""
+        """For each output, the sum of the squares of its edges."""
         rule, place = contraction(node), problem.place(node.index)
         at, fixed = place.inputs, place.fixed
         x, y = (
@@ -202,7 +202,7 @@ class Factored:
             along = sum((c.value for c in self.plus if c.terms), start=jnp.zeros(node.shape, problem.dtype))
             moved, product = (y, rule.pair(at[0], y)) if fixed == 0 else (x, rule.pair(x, at[1]))
             norm = rule.reduce(1 - fixed, moved * moved)
-            return (norm + along * (2 * product + along * place.lengths[fixed])).sum()
+            return norm + along * (2 * product + along * place.lengths[fixed])
         past_x, past_y = (
             jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
             for i, u in enumerate(self.past)
@@ -212,7 +212,7 @@ class Factored:
         aligned = written._aligned(place, node, x, y)
         plus, minus = written._extra(problem, node, aligned, crossed)
         norm = rule.reduce(0, x * x) + rule.reduce(1, y * y)
-        return (jnp.broadcast_to(norm, node.shape) + (plus + minus) / 2).sum()
+        return norm + (plus + minus) / 2
 
     @staticmethod
     def combine(terms: Sequence[tuple[float, "Factored"]]) -> "Factored":

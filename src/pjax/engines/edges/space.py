@@ -183,7 +183,12 @@ class EdgeSpace:
             node = graph.nodes[v]
             if node.is_parameter:
                 continue
-            new[v], moves = state[v].displaced(problem, node, values.get(v))
+            goal, unit = values.get(v), problem.units.get(v)
+            if unit is None or goal is None:
+                new[v], moves = state[v].displaced(problem, node, goal)
+            else:
+                new[v], moves = state[v].displaced(problem, node, goal * unit)
+                moves = moves.over(unit)
             squared += problem.squared(v, moves)
             if moves.output is not None:
                 values[v] = values[v] + moves.output
@@ -225,7 +230,7 @@ class EdgeSpace:
         more: dict[int, jax.Array] = {}
         for s, mean in problem.means(sums[1]).items():
             count = jnp.maximum(sums[0][s], 1)
-            grow = extrapolation.factor(problem, s, mean, jnp.sum(sums[2][s])) - 1
+            grow = extrapolation.factor(problem, s, mean, problem.over_members(s, sums[2][s])) - 1
             more[s] = grow * mean * problem.counts[s] / count
         result = dict(after)
         for v in self._sets[k]:
@@ -273,7 +278,8 @@ class EdgeSpace:
         """The squared distance of two states."""
         apart = combine((1, first), (-1, second))
         nodes = self.problem.graph.nodes
-        parts = [edges.squared(self.problem, nodes[v]) for v, edges in apart.items()]
+        squares = ((v, edges.squared(self.problem, nodes[v])) for v, edges in apart.items())
+        parts = [jnp.sum(x / self.problem.units.get(v, 1)) for v, x in squares]
         return functools.reduce(operator.add, parts)
 
 

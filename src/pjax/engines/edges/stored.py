@@ -6,6 +6,8 @@ program: no rounding, no pass over memory.
 """
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -102,11 +104,11 @@ class Stored:
         shifts = tuple(a.value for a in self.arrays)
         moves, move = node.rule.move_edges(problem.place(node.index), shifts, goal)
         after = Stored(tuple(a + m for a, m in zip(self.arrays, moves, strict=True)))
-        return after, Moves(moves, move, total_squares(moves))
+        return after, Moves(moves, move, _squares(node, moves))
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:  # noqa: ARG002 - one interface
-        """The sum of the squares of all edges."""
-        return total_squares([a.value for a in self.arrays if a.terms])
+        """Numbers that add up to the squares of all edges; of a contraction, one for each output."""
+        return _squares(node, [a.value for a in self.arrays if a.terms])
 
     @staticmethod
     def combine(terms: Sequence[tuple[float, "Stored"]]) -> "Stored":
@@ -115,6 +117,13 @@ class Stored:
 
     def settled(self, history: int) -> tuple["Stored", jax.Array]:  # noqa: ARG002 - one interface
         return Stored(tuple(a.settled() for a in self.arrays)), jnp.zeros((), jnp.float32)
+
+
+def _squares(node: Node, arrays: Sequence[jax.Array]) -> jax.Array:
+    assert node.rule is not None
+    if not node.rule.many_edges:
+        return total_squares(arrays)
+    return functools.reduce(operator.add, ((a * a).sum(-1) for a in arrays), jnp.zeros(()))
 
 
 # --- Contractions: what all of their edges share, and the rest ---
@@ -200,7 +209,7 @@ class Split:
         rest, totals = (
             (x + a, y + b) for (x, y), (a, b) in ((self.rest, found.moves), (self.totals, found.totals))
         )
-        moves = Moves((None, None), -found.lam / at.weight, found.squared.sum())
+        moves = Moves((None, None), -found.lam / at.weight, found.squared)
         return Split(self.base, rest, totals), moves
 
     @property
@@ -265,14 +274,14 @@ class Split:
         return end_kernel(mine), end_kernel(crossed)
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
-        """The sum of the squares of all edges."""
+        """For each output, the sum of the squares of its edges."""
         rule = contraction(node)
         x, y = (
             rule.expand(i, problem.zeros(node.index, i) if b is None or not b.terms else b.value)
             for i, b in enumerate(self.base)
         )
-        return total_squares(
-            w + (rest.value if rest.terms else 0) for w, rest in zip((x, y), self.rest, strict=True)
+        return _squares(
+            node, [w + (rest.value if rest.terms else 0) for w, rest in zip((x, y), self.rest, strict=True)]
         )
 
     @staticmethod

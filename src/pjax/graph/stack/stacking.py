@@ -66,6 +66,14 @@ class StackedGraph(Graph):
                 found[v] = NamedSharding(self.sharding.mesh, PartitionSpec(*spec))
         return found
 
+    def axis_of_members(self, v: int) -> int | None:
+        return self.axes[v] if len(self.members[v]) > 1 else None
+
+    def origins(self, v: int, i: int) -> list[tuple[int, int]] | None:
+        sources = [self.original.nodes[node].wires[i].sources for node in self.members[v]]
+        at = places(self.members)
+        return [at[node] for (node,) in sources] if all(len(s) == 1 for s in sources) else None
+
     def per_leaf(self, moves: Mapping[int, jax.Array]) -> list[jax.Array | None]:
         at = places(self.members)
         found = {v: rows(move) if len(self.members[v]) > 1 else [move] for v, move in moves.items()}
