@@ -164,9 +164,9 @@ OWN = {
     "DM balanced": optim.DifferenceMap(steps_per_update=8, metric="balanced"),
 }
 TAKEN = {
-    "deep": (lambda: mlp(4), ("AP extrapolated", "AP both", "DR outer")),
-    "residual": (residual, ("AP outer", "DR balanced")),
-    "rnn": (lambda: rnn([5], length=3), ("AP balanced", "AP both", "CP both", "DR balanced")),
+    "deep": (lambda: mlp(4), ("AP both", "DR outer")),
+    "residual": (residual, ("DR balanced",)),
+    "rnn": (lambda: rnn([5], length=3), ("AP balanced", "CP both")),
     "crossed": (lambda: crossed((5, 2, 1, 4, 3, 0)), ("AP extrapolated",)),
     "twice": (lambda: crossed((0, 1, 2, 3, 4, 5, 3)), ("AP both",)),
     "experts": (
@@ -175,9 +175,7 @@ TAKEN = {
             "AP fixed",
             "AP explicit",
             "CP balanced",
-            "CP extrapolated",
             "DR history",
-            "DR explicit",
             "DM balanced",
         ),
     ),
@@ -214,7 +212,7 @@ def test_members_have_numbers_of_their_own(network, name):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ["AP both", "AP explicit", "DR balanced", "DR history"])
+@pytest.mark.parametrize("name", ["AP both", "DR history"])
 def test_violations_are_measured_the_same(name):
     """In the metric of each node, also where members share a factor."""
     fn, params = experts()
@@ -481,8 +479,8 @@ def of_last_axis(p, h, apply):
 
 
 def some_of_them(p, h, apply):
-    """Every second one, the first three again, and the last twice."""
-    for i in (*range(0, len(p["w"]), 2), 0, 1, 2, -1, -1):
+    """Every second one, the first two again, and the last twice."""
+    for i in (*range(0, len(p["w"]), 2), 0, 1, -1, -1):
         h = apply(h, {"w": p["w"][i], "b": p["b"][i]})
     return h
 
@@ -509,10 +507,12 @@ def in_one_array(through, depth):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("through", THROUGH)
-@pytest.mark.parametrize("solver", ["AP", "AP+", "DR"])
+@pytest.mark.parametrize(
+    ("through", "solver"),
+    [*((through, "AP") for through in THROUGH), (indexed, "AP+"), (scanned, "DR"), (some_of_them, "DR")],
+)
 def test_entries_of_one_array_move_the_same(through, solver):
-    fn, params = in_one_array(through, 7)
+    fn, params = in_one_array(through, 5)
     params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
     assert apart(SOLVERS[solver], fn, params) < 1e-11
 
