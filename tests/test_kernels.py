@@ -39,6 +39,9 @@ CASES = {
     "one channel, even kernel": ((2, 9, 8, 1), (2, 4, 1, 32), ((0, 1), (2, 0))),
     "one by one": ((2, 5, 3, 16), (1, 1, 16, 16), ((0, 0), (0, 0))),
     "five by five": ((1, 6, 7, 1), (5, 5, 1, 16), ((2, 2), (2, 2))),
+    "three channels": ((3, 6, 5, 3), (3, 3, 3, 16), SAME),
+    "three channels, many features": ((2, 5, 9, 3), (3, 3, 3, 32), SAME),
+    "two channels, lopsided": ((2, 5, 6, 2), (2, 3, 2, 16), ((3, 0), (0, 4))),
     "valid": ((1, 10, 6, 16), (3, 3, 16, 16), ((0, 0), (0, 0))),
     "lopsided": ((2, 5, 6, 16), (2, 3, 16, 16), ((3, 0), (0, 4))),
     "cropped": ((2, 7, 6, 16), (2, 3, 16, 16), ((-1, 0), (1, -2))),
@@ -144,6 +147,8 @@ IMAGES, KERNEL = (64, 28, 28, 16), (3, 3, 16, 16)
     [
         (convolution(IMAGES, KERNEL), True),
         (convolution((64, 28, 28, 1), (3, 3, 1, 16)), True),
+        (convolution((64, 28, 28, 3), (3, 3, 3, 32)), True),
+        (convolution((64, 28, 28, 3), (5, 5, 3, 16)), False),
         (convolution(IMAGES, KERNEL, precision=(lax.Precision.DEFAULT,) * 2), True),
         (convolution(IMAGES, (16, 16, 3, 3), axes=(ROWS[0], (0, 1, 2, 3), ROWS[2])), True),
         (convolution(IMAGES, KERNEL, precision=(lax.Precision.HIGHEST,) * 2), False),

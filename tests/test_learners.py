@@ -380,3 +380,17 @@ def test_a_group_lies_on_one_device():
         InputError, match="groups must be a multiple of 4, the number of devices, got 2: take 4"
     ):
         Loop(Config(method="ap:groups=2", batch_size=64), devices=devices)
+
+
+def test_networks_to_be_differentiated_have_the_same_gradients() -> None:
+    x, y = batch(4, 6, 7, 5, 3)
+    plain, derived = (
+        models.make("cnn", (7, 5, 3), (5, 6), 4, skip=True, differentiated=differentiated)
+        for differentiated in (False, True)
+    )
+    params = plain.init(KEY)
+
+    def gradient(model):
+        return jax.jit(jax.value_and_grad(lambda p: mean_cross_entropy(model.apply(p, x), y)))(params)
+
+    near(gradient(derived), gradient(plain))

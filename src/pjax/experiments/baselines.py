@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from pjax import nn
-from pjax.containers import numpy as pnp
 from pjax.experiments.learners import Descent, Params, Rates, State, mean_cross_entropy
-from pjax.experiments.models import CNN, MLP
+from pjax.experiments.models import CNN, MLP, convolve
 
 # --- Feedback Alignment ---
 
@@ -175,15 +174,12 @@ def _first(bound: MLP | CNN, weight: jax.Array, x: jax.Array) -> tuple[jax.Array
         What each input contributes, of shape ``(batch, …)``, and what each label does, ``(classes, …)``.
     """
     features, classes = x.shape[-1], bound.out.out_features
-    layer, labels = bound.hidden[0], jnp.eye(classes, dtype=x.dtype)
+    labels = jnp.eye(classes, dtype=x.dtype)
     of_inputs, of_labels = weight[..., :features, :], weight[..., features:, :]
-    if not isinstance(layer, nn.Conv2D):
+    if not isinstance(bound, CNN):
         return x @ of_inputs, labels @ of_labels
     planes = jnp.broadcast_to(labels[:, None, None], (classes, *x.shape[-3:-1], classes))
-    return (
-        pnp.conv(_unit(x, _SPACE), of_inputs, layer.strides, layer.padding),
-        pnp.conv(planes, of_labels, layer.strides, layer.padding),
-    )
+    return convolve(_unit(x, _SPACE), of_inputs), convolve(planes, of_labels)
 
 
 def _goodness(bound: MLP | CNN, sums: jax.Array) -> jax.Array:

@@ -27,7 +27,7 @@ class Method(abc.ABC):
     steps_per_batch: int = 1
     """How many steps one update counts for."""
     differentiates: bool = False
-    """Whether it needs derivatives, and so a stand-in for those of a staircase."""
+    """Whether it needs derivatives."""
     divided: tuple[str, ...] = ()
     """Entries of the state whose arrays may be divided over devices along their first axis."""
 
@@ -116,6 +116,8 @@ class Descent(Method):
     optimiser: str = "adam"
     learning_rate: "float | Rates" = 1e-3
 
+    differentiates = True
+
     def __post_init__(self) -> None:
         check_name(f"{type(self).__name__}: optimiser", self.optimiser, ("adam", "sgd"))
 
@@ -147,8 +149,6 @@ class Gradient(Descent):
     """Backpropagation of the mean loss; ``precision`` is that of the network, see `evaluated`."""
 
     precision: str | None = None
-
-    differentiates = True
 
     def gradient(
         self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -69,16 +69,19 @@ class Loop:
         """The network as it was given, if it was."""
         self.model = self._made(model)
         cpu = jax.default_backend() == "cpu"
-        self.together = (not cpu and len(config.seeds) > 1) if together is None else together
-        # XLA on CPU is slow at convolutions inside a loop, so backpropagation gets one call per batch there.
         started = jax.eval_shape(self._start, np.uint32(0))
         convolves = any(leaf.ndim == 4 for leaf in jax.tree.leaves(self.params(started)))
+        # One run with convolutions fills a device.
+        usual = not (cpu or convolves) and len(config.seeds) > 1
+        self.together = usual if together is None else together
+        # XLA on CPU is slow at convolutions inside a loop, so backpropagation gets one call per batch there.
         self.scanned = not (cpu and convolves and self.method.steps_per_batch == 1)
         first = config.next_check(0)
         batches = first // self.method.steps_per_batch
         self.batches_per_call = divisor(batches, PIECES if first >= FEW else 1) if self.scanned else 1
         self._programs: dict[tuple[bool, int], Any] = {}
         self._stream: tuple[int, Any] | None = None
+        self._kept: dict[str, list[Any]] = {}
         self.shapes, self._one = self._shapes((len(config.seeds),)), self._shapes(())
         """Shapes and types of the state of all seeds, and of that of one, and where their arrays lie."""
         self._train_data = self.devices.copied((self.dataset.x_train, self.dataset.y_train))
@@ -108,7 +111,7 @@ class Loop:
             skip=config.skip,
             levels=config.levels,
             scale=config.init_scale,
-            straight_through=self.method.differentiates,
+            differentiated=self.method.differentiates,
         )
 
     # --- Training ---
@@ -302,18 +305,33 @@ class Loop:
 
         Where numbers are to be predicted it is the variance that is explained, R², in percent.
         """
+        params = self.devices.placed(params, _where(self.params(self.shapes)))
+        seeds = range(len(self.config.seeds))
+        parts = (
+            [params] if self.together else [jax.tree.map(lambda leaf, i=i: leaf[i], params) for i in seeds]
+        )
+        found: list[Any] = [0] * len(parts)
+        for part in self._samples(split):
+            found = [count + self._count(params, *part) for count, params in zip(found, parts, strict=True)]
+        counts = np.concatenate([np.atleast_1d(count) for count in found])
+        y = getattr(self.dataset, f"y_{split}")[: self.config.evaluated]
+        return 100 * counts / y.size if self.dataset.classes else explained(counts.astype(np.float64), y)
+
+    def _samples(self, split: str) -> Iterable[Any]:
+        """Inputs and labels, call by call, and which of them count. What every check looks at stays there."""
+        if split == "train":
+            return self._cut(split)
+        if split not in self._kept:
+            self._kept[split] = list(self._cut(split))
+        return self._kept[split]
+
+    def _cut(self, split: str) -> Iterator[Any]:
         x, y = (getattr(self.dataset, f"{name}_{split}")[: self.config.evaluated] for name in "xy")
         size = self.devices.padded(min(EVALUATED, len(x)))
-        found: Any = 0
-        params = self.devices.placed(params, _where(self.params(self.shapes)))
         for i in range(0, len(x), size):
             # The last call has as many samples as the others, some of which do not count.
             rows = np.minimum(np.arange(i, i + size), len(x) - 1)
-            counts = np.arange(i, i + size) < len(x)
-            found = found + self._count(params, *self.devices.divided((x[rows], y[rows], counts)))
-        if self.dataset.classes:
-            return 100 * np.asarray(found) / y.size
-        return explained(np.asarray(found, np.float64), y)
+            yield self.devices.divided((x[rows], y[rows], np.arange(i, i + size) < len(x)))
 
     @functools.cached_property
     def _count(self) -> Any:
@@ -326,16 +344,8 @@ class Loop:
                 return jnp.sum(jnp.where(counts, (outputs - y) ** 2, 0.0))
             return jnp.sum((jnp.argmax(outputs, axis=-1) == y) & counts)
 
-        whole = self.devices.everywhere
-        each = jax.jit(one, out_shardings=whole)
-        if self.together:
-            return jax.jit(jax.vmap(one, in_axes=(0, None, None, None)), out_shardings=whole)
-        return lambda params, *rest: np.stack(
-            [
-                each(jax.tree.map(lambda leaf, i=i: leaf[i], params), *rest)
-                for i in range(len(self.config.seeds))
-            ]
-        )
+        counted = jax.vmap(one, in_axes=(0, None, None, None)) if self.together else one
+        return jax.jit(counted, out_shardings=self.devices.everywhere)
 
 
 def explained(errors: Any, y: np.ndarray) -> np.ndarray:

@@ -291,6 +291,32 @@ class Convolution(Contraction):
         return (1, 1, *taps), (1, 1, *self.strides), padding, (1, 1, *self.kernel_dilation)
 
 
+def convolve_images(x: jax.Array, kernel: jax.Array, padding: Sequence[tuple[int, int]]) -> jax.Array:
+    """A convolution with stride 1 whose derivatives, too, are computed as those of projections are.
+
+    Args:
+        x: images of shape ``(..., height, width, channels)``.
+        kernel: of shape ``(height, width, channels, features)``.
+        padding: zeros before and after, along each axis.
+
+    >>> convolve_images(jnp.ones((2, 5, 5, 1)), jnp.ones((3, 3, 1, 4)), [(1, 1), (1, 1)]).shape
+    (2, 5, 5, 4)
+    """
+    images = x.reshape(-1, *x.shape[-3:])
+    ones, rows = (1, 1), _rows_first(4)
+    rule = Convolution(
+        shapes=(images.shape, kernel.shape),
+        dtypes=(x.dtype, kernel.dtype),
+        strides=ones,
+        padding=tuple(padding),
+        input_dilation=ones,
+        kernel_dilation=ones,
+        axes=(tuple(rows.lhs_spec), tuple(rows.rhs_spec), tuple(rows.out_spec)),
+    )
+    out = rule.soft(0.0)(images, kernel)
+    return out.reshape(*x.shape[:-3], *out.shape[1:])
+
+
 def _convolve(
     x: jax.Array,
     y: jax.Array,

@@ -55,14 +55,22 @@ class Correlation:
         """Whether the kernels are for it: those sizes for which they were found to be faster."""
         sizes = [self.batch * math.prod(self.image) * self.channels]
         sizes += [self.batch * math.prod(self.out) * self.features]
-        one = self.channels == 1
         return (
             min(*sizes, *self.kernel) > 0
             and 2**19 <= max(sizes) < 2**31
-            and max(self.kernel) <= (5 if one else 3)
-            and (self.channels == 16 or one)
-            and (self.features == 16 or (one and self.features == 32))
+            and (self.few or (self.channels == 16 and max(self.kernel) <= 3))
+            and (self.features == 16 or (self.few and self.features == 32))
         )
+
+    @property
+    def few(self) -> bool:
+        """Whether there are so few channels that all that lies under a kernel is one row of a tile."""
+        return self.channels < 4 and self.window <= 32
+
+    @property
+    def window(self) -> int:
+        """The numbers under a kernel."""
+        return math.prod(self.kernel) * self.channels
 
     @property
     def groups(self) -> int:
@@ -88,7 +96,7 @@ def correlate(
             features, channels)``, and read from their end.
         interpret: whether to run without a GPU.
     """
-    find = _correlate_one_channel if shape.channels == 1 else _correlate
+    find = _correlate_few_channels if shape.few else _correlate
     out = find(shape, backwards, interpret, *(a.reshape(-1) for term in terms for a in term))
     return out.reshape(shape.batch, *shape.out, shape.features)
 
@@ -96,7 +104,7 @@ def correlate(
 @functools.partial(jax.jit, static_argnames=("shape", "interpret"))
 def pull_kernel(shape: Correlation, x: jax.Array, c: jax.Array, *, interpret: bool = False) -> jax.Array:
     """The transpose of `correlate` in the kernel, at images x and a c like the output."""
-    find = _pull_kernel_one_channel if shape.channels == 1 else _pull_kernel
+    find = _pull_kernel_few_channels if shape.few else _pull_kernel
     return find(shape, interpret, x.reshape(-1), c.reshape(-1))
 
 
@@ -258,17 +266,17 @@ def _parts(size: int) -> list[tuple[int, int]]:
     return parts
 
 
-# --- One channel ---
+# --- Few channels ---
 
 
-def _correlate_one_channel(
+def _correlate_few_channels(
     shape: Correlation, backwards: bool, interpret: bool, *arrays: jax.Array
 ) -> jax.Array:
     """A row of a tile is all that lies under the kernel at one place."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    size, wide = math.prod(shape.kernel), shape.features
+    size, wide = shape.window, shape.features
     assert not backwards
 
     def kernel(*refs: Any) -> None:
@@ -284,14 +292,14 @@ def _correlate_one_channel(
 
     places = shape.batch * math.prod(shape.out)
     grid = (pl.cdiv(places, _PLACES),)
-    return _call(kernel, "correlate_one_channel", places * wide, grid, 2, interpret)(*arrays)
+    return _call(kernel, "correlate_few_channels", places * wide, grid, 2, interpret)(*arrays)
 
 
-def _pull_kernel_one_channel(shape: Correlation, interpret: bool, x: jax.Array, c: jax.Array) -> jax.Array:
+def _pull_kernel_few_channels(shape: Correlation, interpret: bool, x: jax.Array, c: jax.Array) -> jax.Array:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    size, wide = math.prod(shape.kernel), shape.features
+    size, wide = shape.window, shape.features
     blocks = pl.cdiv(shape.batch * math.prod(shape.out), _PLACES)
     programs = min(blocks, 2 * _PROGRAMS)
     slots = _power(size)
@@ -309,21 +317,23 @@ def _pull_kernel_one_channel(shape: Correlation, interpret: bool, x: jax.Array, 
         slot = (program * slots + _range(slots)) * wide
         triton.store(out.at[slot[:, None] + _range(wide)[None, :]], total)
 
-    call = _call(kernel, "pull_kernel_one_channel", programs * slots * wide, (programs,), 2, interpret)
+    call = _call(kernel, "pull_kernel_few_channels", programs * slots * wide, (programs,), 2, interpret)
     total = call(x, c).reshape(programs, slots, wide)[:, :size].sum(0)
-    return total.reshape(*shape.kernel, 1, shape.features)
+    return total.reshape(*shape.kernel, shape.channels, shape.features)
 
 
 def _windows(shape: Correlation, ref: Any, place: jax.Array) -> jax.Array:
     """For some places of the output, what lies under the kernel."""
     (height, width), (top, left) = shape.image, shape.before
-    tap = _range(_power(math.prod(shape.kernel)))
+    slot = _range(_power(shape.window))
+    tap, channel = slot // shape.channels, slot % shape.channels
     image = place // math.prod(shape.out)
     row = (place // shape.out[1] % shape.out[0])[:, None] + (tap // shape.kernel[1] - top)[None, :]
     column = (place % shape.out[1])[:, None] + (tap % shape.kernel[1] - left)[None, :]
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    inside &= (image < shape.batch)[:, None] & (tap < math.prod(shape.kernel))[None, :]
-    return _load(ref, (image[:, None] * height + row) * width + column, inside)
+    inside &= (image < shape.batch)[:, None] & (slot < shape.window)[None, :]
+    pixel = (image[:, None] * height + row) * width + column
+    return _load(ref, pixel * shape.channels + channel[None, :], inside)
 
 
 def _output(shape: Correlation, place: jax.Array) -> tuple[jax.Array, jax.Array]:
