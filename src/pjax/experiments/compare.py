@@ -140,18 +140,14 @@ def compare(
     """
     check_name("preset", preset, PRESETS)
     chosen = PRESETS[preset]
-    for kind, names, known in (
-        ("method", only_methods, chosen.methods),
-        ("architecture", only_architectures, chosen.architectures),
-    ):
+    for kind, names in (("method", only_methods), ("architecture", only_architectures)):
+        known = getattr(chosen, f"{kind}s")
         for name in names or ():
             check_name(kind, name, known)
-    configs = [
-        config
-        for config in chosen.configs(quick, **settings)
-        if (only_methods is None or config.method in only_methods)
-        and (only_architectures is None or config.architecture in only_architectures)
-    ]
+        if names is not None:
+            some: Any = {f"{kind}s": [name for name in known if name in names]}
+            chosen = dataclasses.replace(chosen, **some)
+    configs = list(chosen.configs(quick, **settings))
     if not configs:
         raise InputError("no run is left: the methods asked for are not defined for these architectures")
     parent = _unpacked(preset, folder, quick)
