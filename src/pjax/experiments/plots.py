@@ -17,14 +17,13 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import paper
 from pjax.experiments.config import sent as bytes_sent
-from pjax.experiments.results import Run, read_run
+from pjax.experiments.results import Run, Spread, per_seed, read_run
 from pjax.experiments.tables import (
     about,
     apart,
     describe,
+    in_order,
     method_label,
-    sort_architectures,
-    sort_methods,
     spell,
 )
 from pjax.tools.plotting import (
@@ -86,12 +85,10 @@ def look(method: str) -> Look:
 def _networks(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """The runs of each network, by what it is called."""
     found: dict[str, list[Run]] = {}
-    trained = dict.fromkeys(describe([run]) for run in runs)
-    for what in trained:
-        own = [run for run in runs if describe([run]) == what]
-        for name in sort_architectures({run.architecture for run in own}):
-            title = spell(name) if len(trained) == 1 else f"{what}, {spell(name)}"
-            found[title] = sort_methods(run for run in own if run.architecture == name)
+    trained = list(dict.fromkeys(describe([run]) for run in runs))
+    for run in sorted(in_order(runs), key=lambda run: trained.index(describe([run]))):
+        title = spell(run.architecture)
+        found.setdefault(title if len(trained) == 1 else f"{describe([run])}, {title}", []).append(run)
     return found
 
 
@@ -106,7 +103,7 @@ def _by_network(runs: Sequence[Run], title: str, **options: Any) -> tuple[Any, l
 
 
 @styled
-def training_curves(runs: Sequence[Run]) -> Any:
+def training_curves(runs: Sequence[Run], over: Sequence[Axis] = ("steps", "seconds"), title: str = "") -> Any:
     """Test accuracy over steps and, below, over seconds: a panel per network, a line per method.
 
     Lines are means over seeds, bands one standard deviation. A method that stopped goes on as a dotted line
@@ -115,19 +112,51 @@ def training_curves(runs: Sequence[Run]) -> Any:
     runs = _started(runs)
     figure, found = _by_network(
         runs,
-        f"test {runs[0].score} over training steps and time",
+        title or f"test {runs[0].score} over training steps and time",
         labels=[f"{_label(run, runs)} 99.9" for run in runs],
         height=max(6.4, 2.7 + 0.26 * max(Counter(run.architecture for run in runs).values())),
-        rows=2,
+        rows=len(over),
     )
-    half = len(found) // 2
-    rows: dict[Axis, Any] = {"steps": found[:half], "seconds": found[half:]}
-    for x, row in rows.items():
+    across = len(found) // len(over)
+    for x, start in zip(over, range(0, len(found), across), strict=True):
+        row = found[start : start + across]
         _scales([axis for axis, _ in row], runs, x)
         for axis, shown in row:
             looks = _looks(shown)
             end_labels(axis, [_curve(axis, run, x, looks[run.folder], _label(run, runs)) for run in shown])
     note(figure, _explanation(runs))
+    return figure
+
+
+def depth_and_skip(runs: Sequence[Run]) -> Any:
+    """The paper's figure of the impact of depth and skip connections: test accuracy over steps."""
+    return training_curves(runs, ("steps",), "impact of depth and skip connections")
+
+
+@styled
+def accuracy_over_depth(runs: Sequence[Run]) -> Any:
+    """Test accuracy over the number of layers, a line for each method."""
+    lines: dict[str, list[tuple[int, Spread]]] = {}
+    for run in in_order(_started(runs)):
+        if run.test is not None:
+            lines.setdefault(run.method, []).append((len(run.config["widths"]), run.test))
+    figure, (axis,) = panels(1, f"{describe(runs)}: test accuracy over depth", about(runs), width=11.0)
+    tests = [test.mean for line in lines.values() for _, test in line]
+    accuracy_scale(axis, np.array(tests), "test accuracy (%)")
+    axis.set_xscale("log", base=2)
+    depths = sorted({depth for line in lines.values() for depth, _ in line})
+    axis.set_xticks(depths, [str(depth) for depth in depths])
+    axis.minorticks_off()
+    axis.set_xlabel("layers")
+    for method, line in lines.items():
+        where, means = [depth for depth, _ in line], np.array([test.mean for _, test in line])
+        axis.plot(where, means, marker="o", **look(method).line)
+        band(axis, np.array(where), means, np.array([test.std for _, test in line]), look(method).colour)
+    ends = [(method, line[-1][1].mean, look(method)) for method, line in lines.items()]
+    end_labels(
+        axis, [Label(end, f"{method_label(m)} {end:.1f}", how.colour, how.strong) for m, end, how in ends]
+    )
+    note(figure, ["line and band: mean ± std over seeds"])
     return figure
 
 
@@ -216,22 +245,6 @@ def curve(run: Run, x: Axis = "steps") -> tuple[np.ndarray, np.ndarray, np.ndarr
     where = steps if x == "steps" else np.array([check.seconds for check in run.checks])
     keep, test = steps <= last, per_seed(run, "test")
     return where[keep].astype(np.float64), test[keep].mean(axis=1), test[keep].std(axis=1)
-
-
-def per_seed(run: Run, name: Literal["loss", "validation", "test"]) -> np.ndarray:
-    """A metric at each check (rows) for each seed (columns).
-
-    From its end on, a seed keeps its last value: the mean must not jump because one is missing.
-    """
-    values = np.array([getattr(check, name) for check in run.checks], dtype=np.float64)
-    steps = np.array([check.step for check in run.checks])
-    last = {result.seed: result.last_step for result in run.results}
-    for column, seed in enumerate(run.seeds):
-        values[steps > last.get(seed, steps[-1]), column] = np.nan
-    for row in range(1, len(values)):
-        gone = np.isnan(values[row])
-        values[row, gone] = values[row - 1, gone]
-    return values
 
 
 def _label(run: Run, runs: Sequence[Run]) -> str:
