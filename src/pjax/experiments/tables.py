@@ -76,9 +76,12 @@ class Table:
         if self.study:
             grids = [[_beside_adam(run, self.runs) for run in shown]]
         elif any(map(paper.of, shown)):
-            grids = [list(map(_beside_paper, shown)), list(map(_more_beside_paper, shown))]
+            grids = [
+                [_beside_paper(run) for run in shown],
+                [_metrics(run, list(METRICS)[1:]) for run in shown],
+            ]
         else:
-            grids = [[[(title, _ours(run, name)) for name, title in METRICS.items()] for run in shown]]
+            grids = [[_metrics(run, METRICS) for run in shown]]
         names = [spell(run.architecture) for run in shown]
         named = ["" if name == before else name for before, name in itertools.pairwise(["", *names])]
         firsts = [
@@ -209,34 +212,31 @@ def signed(points: float, digits: int = 1) -> str:
 
 def _ours(run: Run, metric: str) -> str:
     spread: Spread | None = getattr(run, metric)
-    # A step is timed once for all seeds.
-    alone = len(run.results) == 1 or metric == "ms_per_step"
+    # A step is timed once for all seeds: times deviate as steps do.
+    alone = len(run.results) == 1 or metric in ("seconds", "ms_per_step")
     return number(spread, 0 if spread is None else _digits(spread.mean, metric), alone=alone)
 
 
-def _papers(run: Run, metric: str) -> str:
-    alone = metric == "ms_per_step"
-    return number(getattr(paper.of(run), metric, None), 2 if alone else 1, alone=alone)
+def _metrics(run: Run, names: Iterable[str]) -> _Cells:
+    """Metrics of a run, each with the paper's mean in brackets."""
+    row, found = paper.of(run), []
+    for name in names:
+        digits = 2 if name == "ms_per_step" else 1
+        papers = "" if row is None else f" ({number(getattr(row, name), digits, alone=True)})"
+        found.append((METRICS[name], _ours(run, name) + papers))
+    return found
 
 
 def _beside_paper(run: Run) -> _Cells:
     """Test accuracies, their difference, and how soon the paper's best projection method is reached."""
-    delta, when = paper.difference(run), _reached(run, paper.best_projection(run))
+    row, delta = paper.of(run), paper.difference(run)
+    when = _reached(run, paper.best_projection(run))
     return [
-        ("Paper's test (%)", _papers(run, "test")),
+        ("Paper's test (%)", number(row.test if row else None, 1)),
         ("Ours (%)", _ours(run, "test")),
         ("Difference", MISSING if delta is None else signed(delta)),
         ("Seconds to the paper's best projection", MISSING if when is None else f"{when[1]:.3g}"),
     ]
-
-
-def _more_beside_paper(run: Run) -> _Cells:
-    """The other metrics."""
-    found: _Cells = []
-    for metric, title in METRICS.items():
-        if metric != "test":
-            found += [(f"Paper's {title.lower()}", _papers(run, metric)), ("Ours", _ours(run, metric))]
-    return found
 
 
 def summary(runs: Iterable[Run]) -> str:
@@ -301,10 +301,6 @@ def _beside_adam(run: Run, runs: Sequence[Run]) -> _Cells:
         often, sent = bytes_sent(run)
         found += [("Exchanges/batch", str(often)), ("MB sent", _megabytes(sent * batches(run)))]
         found.append(("MB to 97%", MISSING if when is None else _megabytes(sent * when[0])))
-    if run.study == "learning":
-        best = paper.best_projection(run)
-        shown = "" if run.method != "ep" else MISSING if best is None else f"{best:.1f}"
-        found.append(("Paper's best projection (%)", shown))
     return found
 
 
@@ -343,13 +339,18 @@ Beside our numbers stand those of the paper,
 Test and train: accuracy of the parameters with the best validation accuracy; the difference is our test
 accuracy minus the paper's, in points. Steps and time: until 99 % of the run's best validation accuracy; time
 without loading, checks and compiling. Each projection step counts as a step. The paper's best projection: how
-soon the mean test accuracy, at a check, is that of the best of DR, AP and CP in the paper. A dash: nothing.
+soon the mean test accuracy, at a check, is that of the best of DR, AP and CP in the paper.
 """
 _SUMMARY = (
     f"Rows of the paper's tables for which there is a run in full, with {paper.SEEDS} seeds, and how many of "
-    "them have its test accuracy:\n"
+    f"these are within {paper.NEAR:g} points of its test accuracy:\n"
 )
-_FOLDED = "<details markdown>\n<summary>Train accuracy, steps and time</summary>\n\n{}\n</details>\n"
+_FOLDED = """<details markdown>
+<summary>Train accuracy, steps and time; in brackets the paper's</summary>
+
+{}
+</details>
+"""
 
 
 def markdown(tables: Sequence[Table], figures: Mapping[str, Sequence[Path]]) -> str:
@@ -461,7 +462,5 @@ def about(runs: Sequence[Run]) -> str:
 
 def seeds_in_words(runs: Sequence[Run]) -> str:
     """The number of seeds, ``5 seeds``, or their range."""
-    low, *more = sorted({len(run.seeds) for run in runs})
-    if more:
-        return f"{low} to {more[-1]} seeds"
-    return "1 seed" if low == 1 else f"{low} seeds"
+    number = _from_to(len(run.seeds) for run in runs)
+    return "1 seed" if number == "1" else f"{number} seeds"
