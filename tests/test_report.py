@@ -440,6 +440,15 @@ def test_other_studies_have_bars_and_no_times(tmp_path):
     assert (tmp_path / "figures" / "precision.png").exists()
 
 
+@pytest.mark.parametrize("study", ["depth", "precision", "exchanges", "learning"])
+def test_a_study_of_which_nothing_has_ended_is_reported_so_far(tmp_path, study):
+    write(
+        tmp_path, method="adam:groups=8" if study == "exchanges" else "adam", study=study, results_too=False
+    )
+    report(tmp_path)
+    assert "Unfinished: 1 × 128 Adam" in (tmp_path / "report.md").read_text()
+
+
 def test_the_study_of_exchanges_counts_bytes(tmp_path):
     common = {"study": "exchanges", "patience": 0, "max_steps": 8000, "last": (8000, 8000)}
     common |= {"check_every": 1000}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import paper
+from pjax.experiments import methods, paper
 from pjax.experiments.config import sent as bytes_sent
 from pjax.experiments.results import Run, Spread, per_seed, read_run
 from pjax.experiments.tables import (
@@ -24,6 +24,7 @@ from pjax.experiments.tables import (
     describe,
     in_order,
     method_label,
+    number,
     spell,
 )
 from pjax.tools.plotting import (
@@ -57,7 +58,6 @@ COLOURS = {
     "ff-adam": "#737a82",
 }
 _OTHER = "#6a4fb3"  # a method of the user's own
-_PROJECTIONS = ("ep", "dr", "ap", "cp", "dm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +74,15 @@ class Look:
         width = 2.8 if self.strong else 1.9
         return {"color": self.colour, "lw": width, "ls": style, "zorder": 4 if self.strong else 3}
 
+    def label(self, text: str, end: float) -> Label:
+        """What stands at the end of the line."""
+        return Label(end, f"{text} {end:.1f}", self.colour, self.strong)
+
 
 def look(method: str) -> Look:
     """The same in every figure; with the paper's proximal operator, or with options, dashed."""
-    plain = method.partition(":")[0]
-    base = plain.removesuffix("-fp")
-    return Look(COLOURS.get(base, _OTHER), base in _PROJECTIONS, base != method)
+    base = method.partition(":")[0].removesuffix("-fp")
+    return Look(COLOURS.get(base, _OTHER), base in methods.SOLVERS, base != method)
 
 
 def _networks(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -136,25 +139,22 @@ def depth_and_skip(runs: Sequence[Run]) -> Any:
 @styled
 def accuracy_over_depth(runs: Sequence[Run]) -> Any:
     """Test accuracy over the number of layers, a line for each method."""
-    lines: dict[str, list[tuple[int, Spread]]] = {}
-    for run in in_order(_started(runs)):
-        if run.test is not None:
-            lines.setdefault(run.method, []).append((len(run.config["widths"]), run.test))
+    lines: dict[str, list[tuple[int, float, float]]] = {}
+    for run, test in _ended(in_order(runs)):
+        lines.setdefault(run.method, []).append((len(run.config["widths"]), test.mean, test.std))
     figure, (axis,) = panels(1, f"{describe(runs)}: test accuracy over depth", about(runs), width=11.0)
-    tests = [test.mean for line in lines.values() for _, test in line]
-    accuracy_scale(axis, np.array(tests), "test accuracy (%)")
+    drawn = {method: np.array(line).T for method, line in lines.items()}
+    depths, means, _ = np.concatenate(list(drawn.values()), axis=1)
+    accuracy_scale(axis, means, "test accuracy (%)")
     axis.set_xscale("log", base=2)
-    depths = sorted({depth for line in lines.values() for depth, _ in line})
-    axis.set_xticks(depths, [str(depth) for depth in depths])
+    axis.set_xticks(ticks := np.unique(depths), [f"{depth:.0f}" for depth in ticks])
     axis.minorticks_off()
     axis.set_xlabel("layers")
-    for method, line in lines.items():
-        where, means = [depth for depth, _ in line], np.array([test.mean for _, test in line])
-        axis.plot(where, means, marker="o", **look(method).line)
-        band(axis, np.array(where), means, np.array([test.std for _, test in line]), look(method).colour)
-    ends = [(method, line[-1][1].mean, look(method)) for method, line in lines.items()]
+    for method, (where, mean, std) in drawn.items():
+        axis.plot(where, mean, marker="o", **look(method).line)
+        band(axis, where, mean, std, look(method).colour)
     end_labels(
-        axis, [Label(end, f"{method_label(m)} {end:.1f}", how.colour, how.strong) for m, end, how in ends]
+        axis, [look(method).label(method_label(method), mean[-1]) for method, (_, mean, _) in drawn.items()]
     )
     note(figure, ["line and band: mean ± std over seeds"])
     return figure
@@ -163,10 +163,8 @@ def accuracy_over_depth(runs: Sequence[Run]) -> Any:
 @styled
 def accuracies(runs: Sequence[Run]) -> Any:
     """Test accuracy of every run of a study: a line with a point for each, grouped by network."""
-    tests = {run.folder: run.test for run in _started(runs) if run.test is not None}
+    tests = {run.folder: test for run, test in _ended(runs)}
     runs = [run for run in runs if run.folder in tests]
-    if not runs:
-        raise InputError("no run has ended yet: nothing to plot")
     networks = _networks(runs)
     height = 2.8 + 0.36 * (len(runs) + len(networks))
     figure, (axis,) = panels(
@@ -225,15 +223,14 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
             where, mean = lines[run.folder]
             best[base] = max(best.get(base, 0.0), float(mean[-1]))
             same = sorted({rates[r.folder] for r in shown if r.method.partition(":")[0] == base})
-            forwards, colour = base in _PROJECTIONS, look(base).colour
+            forwards, colour = base in methods.SOLVERS, look(base).colour
             strength = 0.3 + 0.7 * (same.index(rate) + 1) / len(same)
             how = {"color": colour, "alpha": strength, "zorder": 3 + forwards}
             axis.plot(where, mean, ls="-" if forwards else (0, (4, 1.6)), lw=2.4, **how)
             axis.plot(where[-1:], mean[-1:], "o", ms=7, **how)
             above = {"xytext": (0, 9 if forwards else -19), "textcoords": "offset points", "ha": "center"}
             axis.annotate(str(rate), (where[-1], mean[-1]), color=colour, fontsize=11, **above)
-        ends = [(f"{method_label(base)} {end:.1f}", end, look(base)) for base, end in best.items()]
-        end_labels(axis, [Label(end, text, how.colour, how.strong) for text, end, how in ends])
+        end_labels(axis, [look(base).label(method_label(base), end) for base, end in best.items()])
     note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
     return figure
 
@@ -279,7 +276,7 @@ def _curve(axis: Any, run: Run, x: Axis, how: Look, label: str) -> Label:
     if row is not None:
         at_the_edge = {"transform": axis.get_yaxis_transform(), "clip_on": False, "zorder": 6}
         axis.plot([1.0], [row.test.mean], "D", ms=6.5, mfc="white", mec=how.colour, mew=1.6, **at_the_edge)
-    return Label(end, f"{label} {end:.1f}", how.colour, how.strong)
+    return how.label(label, end)
 
 
 def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
@@ -316,6 +313,14 @@ def _started(runs: Sequence[Run]) -> list[Run]:
     return started
 
 
+def _ended(runs: Sequence[Run]) -> list[tuple[Run, Spread]]:
+    """The runs that came to something, with their test accuracies."""
+    ended = [(run, run.test) for run in runs if run.test is not None]
+    if not ended:
+        raise InputError("no run has ended yet: nothing to plot")
+    return ended
+
+
 # --- One run ---
 
 
@@ -344,15 +349,10 @@ def single_run(run: Run) -> Any:
         decades(left.yaxis, seen.min(), seen.max())
     accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]), f"{run.score} (%)")
     quiet = Look("#8b9298", strong=False, dashed=False)
-    ends = {"validation": _mean_and_band(right, steps, validation, quiet)}
-    ends["test"] = _mean_and_band(right, steps, test, how)
-    looks = {"validation": quiet, "test": how}
-    end_labels(
-        right, [Label(end, f"{n} {end:.1f}", looks[n].colour, looks[n].strong) for n, end in ends.items()]
-    )
+    beside = quiet.label("validation", _mean_and_band(right, steps, validation, quiet))
+    end_labels(right, [beside, how.label("test", _mean_and_band(right, steps, test, how))])
     if run.test is not None:
-        spread = f" ± {run.test.std:.1f}" if len(run.results) > 1 else ""
-        best = f"{run.test.mean:.1f}{spread} %"
+        best = f"{number(run.test, 1, alone=len(run.results) == 1)} %"
         note(figure, [f"test {run.score} of the parameters with the best validation {run.score}: {best}"])
     return figure
 

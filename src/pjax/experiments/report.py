@@ -88,7 +88,7 @@ def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list
         runs = [run for table in members for run in table.runs]
         if study and study not in TIMED:
             own = {"exchanges": drawing.accuracy_over_bytes, "depth": drawing.accuracy_over_depth}
-            yield last, name, own.get(study, drawing.accuracies), runs
+            yield last, name, own.get(study, drawing.accuracies), [run for run in runs if run.results]
             continue
         # With the exact proximal operator, where a method was run with both.
         present = {run.method for run in runs}
