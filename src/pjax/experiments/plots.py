@@ -18,15 +18,7 @@ from pjax.errors import InputError
 from pjax.experiments import methods, paper
 from pjax.experiments.config import sent as bytes_sent
 from pjax.experiments.results import Run, Spread, per_seed, read_run
-from pjax.experiments.tables import (
-    about,
-    apart,
-    describe,
-    in_order,
-    method_label,
-    number,
-    spell,
-)
+from pjax.experiments.tables import about, describe, in_order, label, number, spell
 from pjax.tools.plotting import (
     Label,
     accuracy_scale,
@@ -116,7 +108,7 @@ def training_curves(runs: Sequence[Run], over: Sequence[Axis] = ("steps", "secon
     figure, found = _by_network(
         runs,
         title or f"test {runs[0].score} over training steps and time",
-        labels=[f"{_label(run, runs)} 99.9" for run in runs],
+        labels=[f"{label(run, runs)} 99.9" for run in runs],
         height=max(6.4, 2.7 + 0.26 * max(Counter(run.architecture for run in runs).values())),
         rows=len(over),
     )
@@ -126,7 +118,7 @@ def training_curves(runs: Sequence[Run], over: Sequence[Axis] = ("steps", "secon
         _scales([axis for axis, _ in row], runs, x)
         for axis, shown in row:
             looks = _looks(shown)
-            end_labels(axis, [_curve(axis, run, x, looks[run.folder], _label(run, runs)) for run in shown])
+            end_labels(axis, [_curve(axis, run, x, looks[run.folder], label(run, runs)) for run in shown])
     note(figure, _explanation(runs))
     return figure
 
@@ -154,7 +146,7 @@ def accuracy_over_depth(runs: Sequence[Run]) -> Any:
         axis.plot(where, mean, marker="o", **look(method).line)
         band(axis, where, mean, std, look(method).colour)
     end_labels(
-        axis, [look(method).label(method_label(method), mean[-1]) for method, (_, mean, _) in drawn.items()]
+        axis, [look(method).label(methods.label(method), mean[-1]) for method, (_, mean, _) in drawn.items()]
     )
     note(figure, ["line and band: mean ± std over seeds"])
     return figure
@@ -171,7 +163,7 @@ def accuracies(runs: Sequence[Run]) -> Any:
         1, f"{describe(runs)}: test accuracy", about(runs), width=13.0, height=height, share=False
     )
     low = 10 * math.floor((min(test.mean - test.std for test in tests.values()) - 1) / 10)
-    labels = {run.folder: method_label(run.method) + apart(run, runs) for run in runs}
+    labels = {run.folder: label(run, runs) for run in runs}
     width = max([len(label) for label in labels.values()] + [1.6 * len(name) for name in networks])
     share = min(width / 140 + 0.03, 0.7)  # of the figure, for the names: 140 characters would fill it
     right = 100 + 0.06 * (100 - low)
@@ -230,7 +222,7 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
             axis.plot(where[-1:], mean[-1:], "o", ms=7, **how)
             above = {"xytext": (0, 9 if forwards else -19), "textcoords": "offset points", "ha": "center"}
             axis.annotate(str(rate), (where[-1], mean[-1]), color=colour, fontsize=11, **above)
-        end_labels(axis, [look(base).label(method_label(base), end) for base, end in best.items()])
+        end_labels(axis, [look(base).label(methods.label(base), end) for base, end in best.items()])
     note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
     return figure
 
@@ -242,10 +234,6 @@ def curve(run: Run, x: Axis = "steps") -> tuple[np.ndarray, np.ndarray, np.ndarr
     where = steps if x == "steps" else np.array([check.seconds for check in run.checks])
     keep, test = steps <= last, per_seed(run, "test")
     return where[keep].astype(np.float64), test[keep].mean(axis=1), test[keep].std(axis=1)
-
-
-def _label(run: Run, runs: Sequence[Run]) -> str:
-    return method_label(run.method, short=True) + apart(run, runs)
 
 
 def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
@@ -260,7 +248,7 @@ def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
     }
 
 
-def _curve(axis: Any, run: Run, x: Axis, how: Look, label: str) -> Label:
+def _curve(axis: Any, run: Run, x: Axis, how: Look, name: str) -> Label:
     """Draw a run's line, and return its label."""
     where, mean, std = thin(*curve(run, x))
     end = run.test.mean if run.test is not None and run.finished else float(mean[-1])
@@ -276,7 +264,7 @@ def _curve(axis: Any, run: Run, x: Axis, how: Look, label: str) -> Label:
     if row is not None:
         at_the_edge = {"transform": axis.get_yaxis_transform(), "clip_on": False, "zorder": 6}
         axis.plot([1.0], [row.test.mean], "D", ms=6.5, mfc="white", mec=how.colour, mew=1.6, **at_the_edge)
-    return how.label(label, end)
+    return how.label(name, end)
 
 
 def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
@@ -330,7 +318,7 @@ def single_run(run: Run) -> Any:
     if not run.checks:
         raise InputError(f"{run.folder}: the run has no check yet: nothing to plot")
     how = look(run.method)
-    name, _, options = method_label(run.method).partition(", ")
+    name, _, options = methods.label(run.method).partition(", ")
     model, _, data = describe([run]).partition(" ")
     shown = spell(run.architecture)
     title = f"{name}: {model} {'' if shown == model else f'{shown} '}{data}"

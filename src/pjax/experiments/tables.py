@@ -66,10 +66,6 @@ class Table:
         shared = self.study and self.study not in TIMED
         return ("quick-" if self.quick else "") + self.study if shared else self.name
 
-    def label(self, run: Run) -> str:
-        """The method; with its seed or folder where there are several runs of it."""
-        return method_label(run.method) + apart(run, self.runs)
-
     def grids(self) -> list[_Grid]:
         """What is shown first, and what may be folded. Rows of the paper that are missing are shown, too."""
         shown = in_order([*self.runs, *paper.missing(self.runs)])
@@ -82,11 +78,10 @@ class Table:
             ]
         else:
             grids = [[_metrics(run, METRICS) for run in shown]]
-        names = [spell(run.architecture) for run in shown]
-        named = ["" if name == before else name for before, name in itertools.pairwise(["", *names])]
+        names = ["", *(spell(run.architecture) for run in shown)]
         firsts = [
-            [("Architecture", name), ("Method", self.label(run))]
-            for name, run in zip(named, shown, strict=True)
+            [("Architecture", "" if name == before else name), ("Method", label(run, self.runs))]
+            for run, (before, name) in zip(shown, itertools.pairwise(names), strict=True)
         ]
         return [[first + cells for first, cells in zip(firsts, grid, strict=True)] for grid in grids]
 
@@ -146,8 +141,8 @@ def notes(table: Table) -> list[str]:
             f"Not counted, fewer than {paper.SEEDS} seeds": few,
         }
         for what in filter(seeds.get, seeds):
-            who = f"{spell(run.architecture)} {table.label(run)} ({seeds[what]} of {len(run.seeds)} seeds)"
-            found.setdefault(what, []).append(who)
+            who = f"{spell(run.architecture)} {label(run, table.runs)}"
+            found.setdefault(what, []).append(f"{who} ({seeds[what]} of {len(run.seeds)} seeds)")
     return [f"{what}: {', '.join(who)}." for what, who in found.items()]
 
 
@@ -376,25 +371,17 @@ def _markdown_table(grid: _Grid) -> str:
 # --- How data sets, architectures, methods and runs are called ---
 
 
-def method_label(name: str, *, short: bool = False) -> str:
-    """What a method is called, in full or short enough for the end of a line.
-
-    >>> method_label("ff-adam"), method_label("dr-fp"), method_label("dr-fp", short=True)
-    ('FF (Adam)', 'DR, fixed point', 'DR (fp)')
-    """
-    label = methods.label(name)
-    return label.replace(", fixed point", " (fp)") if short else label
-
-
-def apart(run: Run, runs: Iterable[Run]) -> str:
-    """What tells a run from others of its method and architecture: its seed, or else its folder."""
-    same = [other for other in runs if (other.method, other.architecture) == (run.method, run.architecture)]
+def label(run: Run, runs: Iterable[Run]) -> str:
+    """The method; with its seed, or else its folder, where others have the same method and architecture."""
+    name, same = (
+        methods.label(run.method),
+        [r for r in runs if (r.method, r.architecture) == (run.method, run.architecture)],
+    )
     if len(same) < 2:
-        return ""
+        return name
     seeds = {other.seeds for other in same}
-    if len(seeds) == len(same) and all(len(one) == 1 for one in seeds):
-        return f" (seed {run.seeds[0]})"
-    return f" ({run.folder.name})"
+    alone = len(seeds) == len(same) and all(len(one) == 1 for one in seeds)
+    return f"{name} (seed {run.seeds[0]})" if alone else f"{name} ({run.folder.name})"
 
 
 def method_order(name: str) -> tuple[int, list[str | int]]:
