@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pjax.errors import InputError, PjaxError
 from pjax.experiments import paper, results
-from pjax.experiments.report import report
+from pjax.experiments.report import report, summary
 from pjax.tools.plotting import spread_apart
 from tests import pages
 
@@ -283,6 +283,12 @@ def cells(line):
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
+def table(text):
+    """The cells of the first table of a text, without its header."""
+    lines = itertools.dropwhile(lambda line: not line.startswith("|"), text.splitlines())
+    return [cells(line) for line in itertools.takewhile(lambda line: line.startswith("|"), lines)][2:]
+
+
 def test_markdown(folder):
     made = report(folder, plots=())
     assert made == (folder / "report.md",)
@@ -296,7 +302,9 @@ def test_markdown(folder):
     )
     assert "at most 8,000 steps on 8,000 batches for the others" in block
     assert "Unfinished: 4 × 128 SGD (2 of 2 seeds)." in block
-    rows = [cells(line) for line in block.splitlines() if line.startswith("|")][2:]
+    first, _, folded = block.partition("<details markdown>")
+    rows, more = table(first), table(folded)
+    assert [row[:2] for row in rows] == [row[:2] for row in more]
     assert [(row[0], row[1]) for row in rows] == [
         ("1 × 128", "Adam"),
         ("", "DR"),
@@ -307,20 +315,67 @@ def test_markdown(folder):
         ("4 × 128 + skip", "DR"),
     ]
     dr, dm, unfinished = rows[1], rows[2], rows[4]
-    assert dr[2:5] == ["95.5 ± 0.5", "95.8 ± 0.6", "−0.3"]
-    assert dr[5:] == [
-        *("97.0 ± 0.0", "96.9 ± 0.7"),
-        *("4.5 ± 0.5", "16.6 ± 3.3"),
-        *("1.50 ± 0.50", "3.7 ± 0.7"),
-        *("0.250 ± 0.000", "0.22 ± 0.00"),
+    assert dr[2:5] == ["95.8 ± 0.6", "95.5 ± 0.5", "−0.3"]
+    assert more[1][2:] == [
+        "97.0 ± 0.0 (96.9)",
+        "4.5 ± 0.5 (16.6)",
+        "1.50 (3.7)",
+        "0.250 (0.22)",
     ]
-    assert dm[3:5] == ["–", "–"]
-    assert dm[2] == "90.5 ± 0.5"
-    assert unfinished[2:5] == ["–", "96.9 ± 0.2", "–"]
+    assert more[2][2] == "97.0 ± 0.0"
+    assert more[4][2] == "– (98.8)"
+    assert dm[2:5] == ["–", "90.5 ± 0.5", "–"]
+    assert unfinished[2:5] == ["96.9 ± 0.2", "–", "–"]
+    assert "`pjax compare --preset mlp-mnist`" in block
+    assert "|" not in text[:full]  # nothing has five seeds, so no row of the paper is there
     said = text[quick:]
     assert "Quick version, not trained to the end: 1 seed" in said
     assert "batches of 64; at most 2,500 steps on 50 batches" in said
-    assert "| 1 × 32 | DR | 27.0 | 27.6 ± 0.6 | −0.6 |" in said
+    assert "| 1 × 32 | DR | 27.6 ± 0.6 | 27.0 | −0.6 |" in said
+    assert "`pjax compare --preset cnn-cifar10 --quick`" in said
+
+
+FIVE = {"seeds": [0, 1, 2, 3, 4], "last": (8000,) * 5}
+
+
+def test_rows_of_the_paper_are_counted_and_those_that_are_missing_shown(tmp_path):
+    block = tmp_path / "mlp-mnist"
+    write(block, test=(94.0,) * 5, **FIVE)  # 1.8 points below
+    write(block, test=(92.0,) * 5, method="dr-fp", **FIVE)  # the same row, which does not count twice
+    write(block, test=(96.0,) * 5, method="adam", **FIVE)  # 2.1 points below
+    write(block, test=(90.0, 92.0), method="ap")  # too few seeds
+    write(block, test=(98.0,) * 5, method="ep", **FIVE)  # none of the paper's
+    write(tmp_path, test=(85.5,) * 5, widths=[128] * 4, study="learning", **FIVE)
+    text = texts(tmp_path)
+    line = "2 of 113 rows of the paper, 1 of them within 2 points of its test accuracy"
+    assert summary(results.read_runs(tmp_path)) == f"{line} (DR, AP, CP: 1 of 51, 1 of them)"
+    overview, _, blocks = text.partition("## MLP on MNIST")
+    counted = {tuple(row[:2]): row[2:] for row in table(overview)}
+    assert counted["[MLP](#mlp-on-mnist)", "MNIST"] == ["2 of 21", "1", "1 of 9", "1"]
+    assert counted["CNN", "CIFAR-10"] == ["0 of 19", "0", "0 of 9", "0"]
+    assert counted["All", ""] == ["2 of 113", "1", "1 of 51", "1"]
+    rows = table(blocks.partition("<details markdown>")[0])
+    assert len(rows) == 21 + 2  # EP and DR by fixed points besides
+    assert ["", "CP", "92.4 ± 0.6", "–", "–", "–"] in rows
+    assert ["4 × 128", "SGD", "96.9 ± 0.2", "–", "–", "–"] in rows
+    assert "Not counted, fewer than 5 seeds: 1 × 128 AP (2 of 2 seeds)." in blocks
+
+
+def test_seconds_to_the_papers_best_projection(tmp_path):
+    """With one hidden layer DR, 95.8 %; the mean of both seeds counts, also when one has stopped."""
+    write(tmp_path, method="adam", test=(98.0, 97.0), last=(8000, 2000))
+    write(tmp_path, method="sgd", test=(98.0, 98.0), last=(8000, 8000))
+    rows = {row[1]: row for row in table(texts(tmp_path))}
+    assert rows["Adam"][5] == "–"
+    assert rows["SGD"][5] == "1.5"  # a check is 4000 steps a second, and the sixth the first with 95.8
+
+
+def test_a_table_without_the_papers_rows_has_only_ours(tmp_path):
+    write(tmp_path, data="digits")
+    text = texts(tmp_path)
+    assert "Paper's" not in text
+    assert "the paper has" not in text
+    assert table(text) == [["1 × 128", "DR", "95.5 ± 0.5", "97.0 ± 0.0", "4.5 ± 0.5", "1.50", "0.250"]]
 
 
 def test_runs_on_two_devices_are_two_tables(tmp_path):
@@ -356,9 +411,22 @@ def test_a_study_is_shown_beside_adam(tmp_path):
     assert adam[5:7] == ["5,000", "1.25"]
     assert ep[5:7] == ["6,000", "1.5"]
     assert ap[5:7] == ["–", "–"]
-    assert ep[8] == "95.8"  # the paper's best projection method on this network
     assert (tmp_path / "figures" / "learning-mlp-mnist.png").exists()
     assert "Seconds to 97%" in text
+
+
+def test_the_study_of_depth_has_a_line_for_each_method(tmp_path):
+    from pjax.experiments import plots
+
+    for depth, method in itertools.product((1, 4, 64), ("ep", "ap")):
+        write(tmp_path, widths=[128] * depth, method=method, study="depth", test=(97.0 - depth, 96.0 - depth))
+    report(tmp_path)
+    assert (tmp_path / "figures" / "depth.png").exists()
+    (axis,) = plots.accuracy_over_depth(results.read_runs(tmp_path)).axes
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1", "4", "64"]
+    lines = {line.get_color(): line for line in axis.lines if line.get_marker() == "o"}
+    assert lines[plots.COLOURS["ep"]].get_xdata() == pytest.approx([1, 4, 64])
+    assert lines[plots.COLOURS["ap"]].get_ydata() == pytest.approx([95.5, 92.5, 32.5])
 
 
 def test_other_studies_have_bars_and_no_times(tmp_path):
@@ -370,6 +438,15 @@ def test_other_studies_have_bars_and_no_times(tmp_path):
     assert "EP, precision bfloat16" in text
     assert "1 × 128, 4 levels" in text
     assert (tmp_path / "figures" / "precision.png").exists()
+
+
+@pytest.mark.parametrize("study", ["depth", "precision", "exchanges", "learning"])
+def test_a_study_of_which_nothing_has_ended_is_reported_so_far(tmp_path, study):
+    write(
+        tmp_path, method="adam:groups=8" if study == "exchanges" else "adam", study=study, results_too=False
+    )
+    report(tmp_path)
+    assert "Unfinished: 1 × 128 Adam" in (tmp_path / "report.md").read_text()
 
 
 def test_the_study_of_exchanges_counts_bytes(tmp_path):
@@ -531,7 +608,7 @@ def test_a_packed_file_that_is_cut_short(tmp_path):
 
 # --- Plots ---
 
-FIGURES = ["mlp-mnist", "quick-cnn-cifar10"]
+FIGURES = ["mlp-mnist", "depth-and-skip", "quick-cnn-cifar10"]
 
 
 def test_plots(folder):
@@ -570,6 +647,8 @@ def test_lines_of_a_figure(tmp_path):
     words = " ".join(text.get_text() for text in [*figure.texts, *axis.texts])
     for word in ("MLP on MNIST", "A_device", "2 seeds", "DR 95.5", "Adam 98.1", "the paper, 5 seeds"):
         assert word in words
+    alone = plots.depth_and_skip(results.read_runs(tmp_path))
+    assert [axis.get_xlabel() for axis in alone.axes] == ["steps"]
     diamonds = {line.get_ydata()[0] for line in axis.lines if line.get_marker() == "D"}
     assert diamonds == {95.8, 98.1}
     colours = {line.get_color() for line in axis.lines}
@@ -644,7 +723,7 @@ def test_a_seed_that_stopped_keeps_its_last_value(tmp_path):
     from pjax.experiments import plots
 
     run = results.read_run(write(tmp_path))
-    values = plots.per_seed(run, "test")
+    values = results.per_seed(run, "test")
     assert np.isfinite(values).all()
     assert (values[5:, 1] == values[5, 1]).all()
     steps, mean, std = plots.curve(run)

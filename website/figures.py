@@ -13,7 +13,7 @@ import pjax
 from pjax.experiments.results import write_atomically
 from pjax.graph.partition import two_sets
 from pjax.tools.plotting import FAINT, INK, STYLE
-from website.links import DOCS
+from website.hooks import DOCS
 
 BLUE, ORANGE = "#2b6cb0", "#c05621"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from website.links import ROOT
+from website.hooks import ROOT
 
 SITE = ROOT / "build" / "docs"
 WIDTHS = (1280, 390)

@@ -446,6 +446,8 @@ def report(*, folder: Path, out: Path | None, formats: str) -> None:
     with _messages():
         for path in reporting.report(folder, out, _names(formats) or ()):
             _say(path)
+        if line := reporting.summary(results.read_runs(folder)):
+            _say(line)
 
 
 def pack(*, folder: Path) -> None:

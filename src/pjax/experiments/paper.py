@@ -9,8 +9,11 @@ import csv
 import dataclasses
 import functools
 import importlib.resources
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from pjax.experiments import methods
+from pjax.experiments.config import parse_widths
 from pjax.experiments.results import Run, Spread
 
 TITLE = "A Projection-Based Framework for Gradient-Free and Parallel Learning"
@@ -19,6 +22,9 @@ SEEDS = 5
 DATA_LABELS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "higgs": "HIGGS", "shakespeare": "Shakespeare"}
 """How the data sets are written."""
 METRICS = ("test", "train", "steps_k", "seconds", "ms_per_step")
+PROJECTIONS = ("dr", "ap", "cp")
+NEAR = 2.0
+"""Points of test accuracy within which a row counts as reproduced."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,3 +81,38 @@ def lookup(data: str, model: str, architecture: str, method: str) -> Row | None:
 def of(run: Run) -> Row | None:
     """The paper's row for a run."""
     return lookup(run.data, run.model, run.architecture, run.method)
+
+
+def found(runs: Iterable[Run]) -> dict[Row, Run]:
+    """The runs that stand for rows of the paper: in full, with as many seeds; the first of several."""
+    counted: dict[Row, Run] = {}
+    for run in runs:
+        row = of(run)
+        whole = run.finished and len(run.seeds) >= SEEDS and not (run.quick or run.study)
+        if row is not None and row.method == run.method and whole:
+            counted.setdefault(row, run)
+    return counted
+
+
+def missing(runs: Sequence[Run]) -> list[Run]:
+    """Where runs of one network stand for rows of the paper: a run without results for each other row."""
+    there, network = {of(run) for run in runs}, (runs[0].data, runs[0].model)
+    absent = []
+    for row in rows() if found(runs) else ():
+        if (row.data, row.model) == network and row not in there:
+            widths, skip, _ = parse_widths(row.architecture)
+            about = {"data": row.data, "model": row.model, "method": row.method, "seeds": []}
+            absent.append(Run(Path(row.method), about | {"widths": widths, "skip": skip}, (), ()))
+    return absent
+
+
+def difference(run: Run) -> float | None:
+    """Test accuracy minus the paper's, in points, as exact as the paper prints it."""
+    row = of(run)
+    return None if row is None or run.test is None else round(run.test.mean - row.test.mean, 1)
+
+
+def best_projection(run: Run) -> float | None:
+    """The test accuracy of the best of the paper's projection methods on a run's network."""
+    printed = [lookup(run.data, run.model, run.architecture, name) for name in PROJECTIONS]
+    return max((row.test.mean for row in printed if row is not None), default=None)

@@ -15,18 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from pjax.errors import InputError
-from pjax.experiments import paper
+from pjax.experiments import methods, paper
 from pjax.experiments.config import sent as bytes_sent
-from pjax.experiments.results import Run, read_run
-from pjax.experiments.tables import (
-    about,
-    apart,
-    describe,
-    method_label,
-    sort_architectures,
-    sort_methods,
-    spell,
-)
+from pjax.experiments.results import Run, Spread, per_seed, read_run
+from pjax.experiments.tables import about, describe, in_order, label, number, spell
 from pjax.tools.plotting import (
     Label,
     accuracy_scale,
@@ -58,7 +50,6 @@ COLOURS = {
     "ff-adam": "#737a82",
 }
 _OTHER = "#6a4fb3"  # a method of the user's own
-_PROJECTIONS = ("ep", "dr", "ap", "cp", "dm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,23 +66,24 @@ class Look:
         width = 2.8 if self.strong else 1.9
         return {"color": self.colour, "lw": width, "ls": style, "zorder": 4 if self.strong else 3}
 
+    def label(self, text: str, end: float) -> Label:
+        """What stands at the end of the line."""
+        return Label(end, f"{text} {end:.1f}", self.colour, self.strong)
+
 
 def look(method: str) -> Look:
     """The same in every figure; with the paper's proximal operator, or with options, dashed."""
-    plain = method.partition(":")[0]
-    base = plain.removesuffix("-fp")
-    return Look(COLOURS.get(base, _OTHER), base in _PROJECTIONS, base != method)
+    base = method.partition(":")[0].removesuffix("-fp")
+    return Look(COLOURS.get(base, _OTHER), base in methods.SOLVERS, base != method)
 
 
 def _networks(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """The runs of each network, by what it is called."""
     found: dict[str, list[Run]] = {}
-    trained = dict.fromkeys(describe([run]) for run in runs)
-    for what in trained:
-        own = [run for run in runs if describe([run]) == what]
-        for name in sort_architectures({run.architecture for run in own}):
-            title = spell(name) if len(trained) == 1 else f"{what}, {spell(name)}"
-            found[title] = sort_methods(run for run in own if run.architecture == name)
+    trained = list(dict.fromkeys(describe([run]) for run in runs))
+    for run in sorted(in_order(runs), key=lambda run: trained.index(describe([run]))):
+        title = spell(run.architecture)
+        found.setdefault(title if len(trained) == 1 else f"{describe([run])}, {title}", []).append(run)
     return found
 
 
@@ -106,7 +98,7 @@ def _by_network(runs: Sequence[Run], title: str, **options: Any) -> tuple[Any, l
 
 
 @styled
-def training_curves(runs: Sequence[Run]) -> Any:
+def training_curves(runs: Sequence[Run], over: Sequence[Axis] = ("steps", "seconds"), title: str = "") -> Any:
     """Test accuracy over steps and, below, over seconds: a panel per network, a line per method.
 
     Lines are means over seeds, bands one standard deviation. A method that stopped goes on as a dotted line
@@ -115,36 +107,63 @@ def training_curves(runs: Sequence[Run]) -> Any:
     runs = _started(runs)
     figure, found = _by_network(
         runs,
-        f"test {runs[0].score} over training steps and time",
-        labels=[f"{_label(run, runs)} 99.9" for run in runs],
+        title or f"test {runs[0].score} over training steps and time",
+        labels=[f"{label(run, runs)} 99.9" for run in runs],
         height=max(6.4, 2.7 + 0.26 * max(Counter(run.architecture for run in runs).values())),
-        rows=2,
+        rows=len(over),
     )
-    half = len(found) // 2
-    rows: dict[Axis, Any] = {"steps": found[:half], "seconds": found[half:]}
-    for x, row in rows.items():
+    across = len(found) // len(over)
+    for x, start in zip(over, range(0, len(found), across), strict=True):
+        row = found[start : start + across]
         _scales([axis for axis, _ in row], runs, x)
         for axis, shown in row:
             looks = _looks(shown)
-            end_labels(axis, [_curve(axis, run, x, looks[run.folder], _label(run, runs)) for run in shown])
+            end_labels(axis, [_curve(axis, run, x, looks[run.folder], label(run, runs)) for run in shown])
     note(figure, _explanation(runs))
+    return figure
+
+
+def depth_and_skip(runs: Sequence[Run]) -> Any:
+    """The paper's figure of the impact of depth and skip connections: test accuracy over steps."""
+    return training_curves(runs, ("steps",), "impact of depth and skip connections")
+
+
+@styled
+def accuracy_over_depth(runs: Sequence[Run]) -> Any:
+    """Test accuracy over the number of layers, a line for each method."""
+    lines: dict[str, list[tuple[int, float, float]]] = {}
+    for run, test in _ended(in_order(runs)):
+        lines.setdefault(run.method, []).append((len(run.config["widths"]), test.mean, test.std))
+    figure, (axis,) = panels(1, f"{describe(runs)}: test accuracy over depth", about(runs), width=11.0)
+    drawn = {method: np.array(line).T for method, line in lines.items()}
+    depths, means, _ = np.concatenate(list(drawn.values()), axis=1)
+    accuracy_scale(axis, means, "test accuracy (%)")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks := np.unique(depths), [f"{depth:.0f}" for depth in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel("layers")
+    for method, (where, mean, std) in drawn.items():
+        axis.plot(where, mean, marker="o", **look(method).line)
+        band(axis, where, mean, std, look(method).colour)
+    end_labels(
+        axis, [look(method).label(methods.label(method), mean[-1]) for method, (_, mean, _) in drawn.items()]
+    )
+    note(figure, ["line and band: mean ± std over seeds"])
     return figure
 
 
 @styled
 def accuracies(runs: Sequence[Run]) -> Any:
     """Test accuracy of every run of a study: a line with a point for each, grouped by network."""
-    tests = {run.folder: run.test for run in _started(runs) if run.test is not None}
+    tests = {run.folder: test for run, test in _ended(runs)}
     runs = [run for run in runs if run.folder in tests]
-    if not runs:
-        raise InputError("no run has ended yet: nothing to plot")
     networks = _networks(runs)
     height = 2.8 + 0.36 * (len(runs) + len(networks))
     figure, (axis,) = panels(
         1, f"{describe(runs)}: test accuracy", about(runs), width=13.0, height=height, share=False
     )
     low = 10 * math.floor((min(test.mean - test.std for test in tests.values()) - 1) / 10)
-    labels = {run.folder: method_label(run.method) + apart(run, runs) for run in runs}
+    labels = {run.folder: label(run, runs) for run in runs}
     width = max([len(label) for label in labels.values()] + [1.6 * len(name) for name in networks])
     share = min(width / 140 + 0.03, 0.7)  # of the figure, for the names: 140 characters would fill it
     right = 100 + 0.06 * (100 - low)
@@ -196,15 +215,14 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
             where, mean = lines[run.folder]
             best[base] = max(best.get(base, 0.0), float(mean[-1]))
             same = sorted({rates[r.folder] for r in shown if r.method.partition(":")[0] == base})
-            forwards, colour = base in _PROJECTIONS, look(base).colour
+            forwards, colour = base in methods.SOLVERS, look(base).colour
             strength = 0.3 + 0.7 * (same.index(rate) + 1) / len(same)
             how = {"color": colour, "alpha": strength, "zorder": 3 + forwards}
             axis.plot(where, mean, ls="-" if forwards else (0, (4, 1.6)), lw=2.4, **how)
             axis.plot(where[-1:], mean[-1:], "o", ms=7, **how)
             above = {"xytext": (0, 9 if forwards else -19), "textcoords": "offset points", "ha": "center"}
             axis.annotate(str(rate), (where[-1], mean[-1]), color=colour, fontsize=11, **above)
-        ends = [(f"{method_label(base)} {end:.1f}", end, look(base)) for base, end in best.items()]
-        end_labels(axis, [Label(end, text, how.colour, how.strong) for text, end, how in ends])
+        end_labels(axis, [look(base).label(methods.label(base), end) for base, end in best.items()])
     note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
     return figure
 
@@ -216,26 +234,6 @@ def curve(run: Run, x: Axis = "steps") -> tuple[np.ndarray, np.ndarray, np.ndarr
     where = steps if x == "steps" else np.array([check.seconds for check in run.checks])
     keep, test = steps <= last, per_seed(run, "test")
     return where[keep].astype(np.float64), test[keep].mean(axis=1), test[keep].std(axis=1)
-
-
-def per_seed(run: Run, name: Literal["loss", "validation", "test"]) -> np.ndarray:
-    """A metric at each check (rows) for each seed (columns).
-
-    From its end on, a seed keeps its last value: the mean must not jump because one is missing.
-    """
-    values = np.array([getattr(check, name) for check in run.checks], dtype=np.float64)
-    steps = np.array([check.step for check in run.checks])
-    last = {result.seed: result.last_step for result in run.results}
-    for column, seed in enumerate(run.seeds):
-        values[steps > last.get(seed, steps[-1]), column] = np.nan
-    for row in range(1, len(values)):
-        gone = np.isnan(values[row])
-        values[row, gone] = values[row - 1, gone]
-    return values
-
-
-def _label(run: Run, runs: Sequence[Run]) -> str:
-    return method_label(run.method, short=True) + apart(run, runs)
 
 
 def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
@@ -250,7 +248,7 @@ def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
     }
 
 
-def _curve(axis: Any, run: Run, x: Axis, how: Look, label: str) -> Label:
+def _curve(axis: Any, run: Run, x: Axis, how: Look, name: str) -> Label:
     """Draw a run's line, and return its label."""
     where, mean, std = thin(*curve(run, x))
     end = run.test.mean if run.test is not None and run.finished else float(mean[-1])
@@ -266,7 +264,7 @@ def _curve(axis: Any, run: Run, x: Axis, how: Look, label: str) -> Label:
     if row is not None:
         at_the_edge = {"transform": axis.get_yaxis_transform(), "clip_on": False, "zorder": 6}
         axis.plot([1.0], [row.test.mean], "D", ms=6.5, mfc="white", mec=how.colour, mew=1.6, **at_the_edge)
-    return Label(end, f"{label} {end:.1f}", how.colour, how.strong)
+    return how.label(name, end)
 
 
 def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
@@ -303,6 +301,14 @@ def _started(runs: Sequence[Run]) -> list[Run]:
     return started
 
 
+def _ended(runs: Sequence[Run]) -> list[tuple[Run, Spread]]:
+    """The runs that came to something, with their test accuracies."""
+    ended = [(run, run.test) for run in runs if run.test is not None]
+    if not ended:
+        raise InputError("no run has ended yet: nothing to plot")
+    return ended
+
+
 # --- One run ---
 
 
@@ -312,7 +318,7 @@ def single_run(run: Run) -> Any:
     if not run.checks:
         raise InputError(f"{run.folder}: the run has no check yet: nothing to plot")
     how = look(run.method)
-    name, _, options = method_label(run.method).partition(", ")
+    name, _, options = methods.label(run.method).partition(", ")
     model, _, data = describe([run]).partition(" ")
     shown = spell(run.architecture)
     title = f"{name}: {model} {'' if shown == model else f'{shown} '}{data}"
@@ -331,15 +337,10 @@ def single_run(run: Run) -> Any:
         decades(left.yaxis, seen.min(), seen.max())
     accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]), f"{run.score} (%)")
     quiet = Look("#8b9298", strong=False, dashed=False)
-    ends = {"validation": _mean_and_band(right, steps, validation, quiet)}
-    ends["test"] = _mean_and_band(right, steps, test, how)
-    looks = {"validation": quiet, "test": how}
-    end_labels(
-        right, [Label(end, f"{n} {end:.1f}", looks[n].colour, looks[n].strong) for n, end in ends.items()]
-    )
+    beside = quiet.label("validation", _mean_and_band(right, steps, validation, quiet))
+    end_labels(right, [beside, how.label("test", _mean_and_band(right, steps, test, how))])
     if run.test is not None:
-        spread = f" ± {run.test.std:.1f}" if len(run.results) > 1 else ""
-        best = f"{run.test.mean:.1f}{spread} %"
+        best = f"{number(run.test, 1, alone=len(run.results) == 1)} %"
         note(figure, [f"test {run.score} of the parameters with the best validation {run.score}: {best}"])
     return figure
 

@@ -4,7 +4,7 @@ All runs below a folder are read and grouped into tables: a data set, a network,
 a table says of itself (seeds, steps, batches, what did not finish) is what its runs say.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from pjax.errors import InputError
 from pjax.experiments import paper
 from pjax.experiments import plots as drawing
 from pjax.experiments.results import Run, plain, read_runs
-from pjax.experiments.tables import STUDIES, TIMED, Table, markdown, sort_architectures, sort_methods
+from pjax.experiments.tables import STUDIES, TIMED, Table, in_order, markdown
+from pjax.experiments.tables import summary as summary
 from pjax.tools.files import write_atomically
 from pjax.tools.plotting import FORMATS, module, save
 
@@ -34,19 +35,16 @@ def report(
     tables = group(read_runs(folder))
     if not tables:
         raise InputError(f"{folder}: no results in it; make some with pjax compare or pjax train")
-    together: dict[str, list[Table]] = {}
-    for table in tables if plots else ():
+    files: list[Path] = []
+    links: dict[str, list[Path]] = {}
+    for table, name, draw, runs in _figures(tables) if plots else ():
         module("matplotlib")
-        together.setdefault(table.figure, []).append(table)
-    figures: list[Path] = []
-    links = {}
-    for name, members in together.items():
-        if runs := [run for table in members for run in table.runs if run.checks]:
-            made = save(_figure(members[0].study, runs), out / "figures" / name, plots)
-            figures += made
-            links[members[-1].name] = min(made).relative_to(out)  # a PNG, if there is one
+        if started := [run for run in runs if run.checks]:
+            made = save(draw(started), out / "figures" / name, plots)
+            files += made
+            links.setdefault(table, []).append(min(made).relative_to(out))  # a PNG, if there is one
     text = write_atomically(out / "report.md", markdown(tables, links).encode())
-    return (text, *figures)
+    return (text, *files)
 
 
 def group(runs: Iterable[Run]) -> list[Table]:
@@ -69,28 +67,33 @@ def group(runs: Iterable[Run]) -> list[Table]:
     for _, members in sorted(groups.items()):
         first = members[0]
         prefix = ("quick-" if first.quick else "") + (f"{first.study}-" if first.study else "")
-        name = _new(f"{prefix}{plain(first.model)}-{plain(first.data)}", tables)
-        order = sort_architectures({run.architecture for run in members})
-        rows = sorted(sort_methods(members), key=lambda run: order.index(run.architecture))
-        tables[name] = Table(name, tuple(rows))
+        name = numbered = f"{prefix}{plain(first.model)}-{plain(first.data)}"
+        while numbered in tables:
+            numbered = f"{name}-{int(numbered.removeprefix(name)[1:] or 1) + 1}"
+        tables[numbered] = Table(numbered, tuple(in_order(members)))
     return list(tables.values())
 
 
-def _new(name: str, names: Iterable[str]) -> str:
-    """A name that is not taken, with a number if need be."""
-    taken, number = set(names), 1
-    while (numbered := name if number == 1 else f"{name}-{number}") in taken:
-        number += 1
-    return numbered
+def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list[Run]], Any], list[Run]]]:
+    """A figure of each table, or of a study; and the paper's of depth and skip connections.
 
-
-def _figure(study: str, runs: Sequence[Run]) -> Any:
-    """The plot of a table, or of a study."""
-    if study == "exchanges":
-        return drawing.accuracy_over_bytes(runs)
-    if study and study not in TIMED:
-        return drawing.accuracies(runs)
-    present = {run.method for run in runs}
-    # With the exact proximal operator, where a method was run with both.
-    main = [run for run in runs if run.method.removesuffix("-fp") not in present - {run.method}]
-    return drawing.training_curves(main)
+    Yields:
+        The table that it follows, its name, what draws it, and of which runs.
+    """
+    together: dict[str, list[Table]] = {}
+    for table in tables:
+        together.setdefault(table.figure, []).append(table)
+    for name, members in together.items():
+        study, last = members[0].study, members[-1].name
+        runs = [run for table in members for run in table.runs]
+        if study and study not in TIMED:
+            own = {"exchanges": drawing.accuracy_over_bytes, "depth": drawing.accuracy_over_depth}
+            yield last, name, own.get(study, drawing.accuracies), [run for run in runs if run.results]
+            continue
+        # With the exact proximal operator, where a method was run with both.
+        present = {run.method for run in runs}
+        runs = [run for run in runs if run.method.removesuffix("-fp") not in present - {run.method}]
+        yield last, name, drawing.training_curves, runs
+        if name == "mlp-mnist" and len([run for run in runs if run.method == "dr"]) > 1:
+            shown = [run for run in runs if run.method in ("dr", "sgd", "adam")]
+            yield last, "depth-and-skip", drawing.depth_and_skip, shown

@@ -257,6 +257,23 @@ class Run:
         return Spread.of([getattr(r, name) / unit for r in self.results]) if self.results else None
 
 
+def per_seed(run: Run, name: str) -> np.ndarray:
+    """A metric at each check (rows) for each seed (columns).
+
+    From its end on, a seed keeps its last value: the mean must not jump because one is missing.
+    """
+    values = np.array([getattr(check, name) for check in run.checks], dtype=np.float64)
+    values = values.reshape(len(run.checks), len(run.seeds))
+    steps = np.array([check.step for check in run.checks])
+    last = {result.seed: result.last_step for result in run.results}
+    for column, seed in enumerate(run.seeds):
+        values[steps > last.get(seed, math.inf), column] = np.nan
+    for row in range(1, len(values)):
+        gone = np.isnan(values[row])
+        values[row, gone] = values[row - 1, gone]
+    return values
+
+
 # --- Reading ---
 
 PACKED = ".runs.jsonl"

@@ -1,9 +1,11 @@
 """Tables of results in Markdown, each number beside that of the paper, or beside Adam's; and their words."""
 
 import dataclasses
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,13 +14,14 @@ import numpy as np
 from pjax.experiments import methods, paper
 from pjax.experiments.config import sent as bytes_sent
 from pjax.experiments.own_model import is_own
-from pjax.experiments.results import Run, Spread, plain
+from pjax.experiments.results import Run, Spread, per_seed, plain
 
 METRICS = dict(
     zip(paper.METRICS, ["Test (%)", "Train (%)", "Steps (k)", "Time (s)", "Time/step (ms)"], strict=True)
 )
 STUDIES = {
     "learning": "Learning",
+    "depth": "Depth",
     "quantised": "Weights and activations of few levels",
     "ablation": "What helps, and what does not",
     "precision": "Precision of the arithmetic",
@@ -30,8 +33,9 @@ TIMED = ("learning",)
 MISSING = "–"
 """What stands in a table where there is no number."""
 
-_Grid: TypeAlias = tuple[list[str], list[list[str]]]
-"""Header and rows."""
+_Cells: TypeAlias = list[tuple[str, str]]
+"""A row: what stands above each cell, and the cell."""
+_Grid: TypeAlias = list[_Cells]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,24 +66,24 @@ class Table:
         shared = self.study and self.study not in TIMED
         return ("quick-" if self.quick else "") + self.study if shared else self.name
 
-    def label(self, run: Run) -> str:
-        """The method; with its seed or folder where there are several runs of it."""
-        return method_label(run.method) + apart(run, self.runs)
-
-    def grid(self) -> _Grid:
-        header = ["Architecture", "Method"]
+    def grids(self) -> list[_Grid]:
+        """What is shown first, and what may be folded. Rows of the paper that are missing are shown, too."""
+        shown = in_order([*self.runs, *paper.missing(self.runs)])
         if self.study:
-            header += _header_beside_adam(self.study)
+            grids = [[_beside_adam(run, self.runs) for run in shown]]
+        elif any(map(paper.of, shown)):
+            grids = [
+                [_beside_paper(run) for run in shown],
+                [_metrics(run, list(METRICS)[1:]) for run in shown],
+            ]
         else:
-            for metric, title in METRICS.items():
-                header += [title, "paper", "diff."] if metric == "test" else [title, "paper"]
-        rows, last = [], ""
-        for run in self.runs:
-            cells = _cells_beside_adam(run, self.runs) if self.study else _cells(run)
-            name = spell(run.architecture)
-            rows.append([name if name != last else "", self.label(run), *cells])
-            last = name
-        return header, rows
+            grids = [[_metrics(run, METRICS) for run in shown]]
+        names = ["", *(spell(run.architecture) for run in shown)]
+        firsts = [
+            [("Architecture", "" if name == before else name), ("Method", label(run, self.runs))]
+            for run, (before, name) in zip(shown, itertools.pairwise(names), strict=True)
+        ]
+        return [[first + cells for first, cells in zip(firsts, grid, strict=True)] for grid in grids]
 
 
 # --- What a table says of itself ---
@@ -95,51 +99,51 @@ _SENT = (
 
 
 def caption(table: Table) -> str:
-    """Seeds, device, and how long was trained."""
-    runs, seeds, device = table.runs, seeds_in_words(table.runs), table.runs[0].device
-    size = _range(runs, "batch_size")
+    """Seeds, device, how long was trained, and by which command."""
+    runs, made = table.runs, f"{seeds_in_words(table.runs)}, {table.runs[0].device}"
+    preset, size = table.name.removeprefix("quick-"), _range(runs, "batch_size")
+    quick = " --quick" if table.quick else ""
+    # `pjax compare` writes into a folder with the name of the preset.
+    command = f" `pjax compare --preset {preset}{quick}`." if runs[0].folder.parent.name == preset else ""
     if table.study:
-        said = f"{seeds}, {device}, {_from_to(map(batches, runs))} batches of {size}. {_BESIDE}"
-        return f"{said} {_SENT}" if table.study == "exchanges" else said
+        said = f"{made}, {_from_to(map(batches, runs))} batches of {size}. {_BESIDE}"
+        return (f"{said} {_SENT}" if table.study == "exchanges" else said) + command
     full = "Quick version, not trained to the end" if table.quick else "Full version"
-    parts = [f"{full}: {seeds}, {device}, batches of {size}"]
+    parts = [f"{full}: {made}, batches of {size}"]
     for title, projects in (("projections", True), ("the others", False)):
         if members := [run for run in runs if methods.projects(run.method) is projects]:
             steps, seen = _range(members, "max_steps"), _from_to(map(batches, members))
             parts.append(f"at most {steps} steps on {seen} batches for {title}")
+    score = runs[0].score
     if (patience := _range(runs, "patience")) != "0":
         every = _range(runs, "check_every")
         parts.append(
-            f"stopped after {patience} checks, {every} steps each, without a better validation "
-            f"{runs[0].score}"
+            f"stopped after {patience} checks, {every} steps each, without a better validation {score}"
         )
-    if runs[0].score != "accuracy":
-        parts.append(f"test and train are {runs[0].score}, not accuracies")
+    if score != "accuracy":
+        parts.append(f"test and train are {score}, not accuracies")
     several = any(len(run.seeds) > 1 for run in runs)
     numbers = "means ± standard deviations over seeds" if several else "of one seed"
-    return "; ".join(parts) + f". Numbers are {numbers}; the paper has {paper.SEEDS} seeds on {paper.DEVICE}."
+    beside = f"; the paper has {paper.SEEDS} seeds on {paper.DEVICE}" if any(map(paper.of, runs)) else ""
+    return f"{'; '.join(parts)}. Numbers are {numbers}{beside}.{command}"
 
 
 def notes(table: Table) -> list[str]:
     """What a reader must know of single rows."""
-
-    def named(seeds: Callable[[Run], int]) -> str:
-        return ", ".join(
-            f"{spell(run.architecture)} {table.label(run)} ({number} of {len(run.seeds)} seeds)"
-            for run in table.runs
-            if (number := seeds(run))
-        )
-
-    def stopped(why: str) -> Callable[[Run], int]:
-        return lambda run: sum(result.stopped == why for result in run.results)
-
-    found = {
-        "Unfinished": named(lambda run: len(set(run.seeds) - {result.seed for result in run.results})),
-        "Diverged": named(stopped("diverged")),
-    }
-    if not (table.quick or table.study):
-        found["Cut at the largest number of steps"] = named(stopped("limit"))
-    return [f"{what}: {who}." for what, who in found.items() if who]
+    found: dict[str, list[str]] = {}
+    for run in table.runs:
+        stopped = Counter(result.stopped for result in run.results)
+        few = len(run.seeds) if paper.found(table.runs) and len(run.seeds) < paper.SEEDS else 0
+        seeds = {
+            "Unfinished": len(set(run.seeds) - {result.seed for result in run.results}),
+            "Diverged": stopped["diverged"],
+            "Cut at the largest number of steps": 0 if run.quick or run.study else stopped["limit"],
+            f"Not counted, fewer than {paper.SEEDS} seeds": few,
+        }
+        for what in filter(seeds.get, seeds):
+            who = f"{spell(run.architecture)} {label(run, table.runs)}"
+            found.setdefault(what, []).append(f"{who} ({seeds[what]} of {len(run.seeds)} seeds)")
+    return [f"{what}: {', '.join(who)}." for what, who in found.items()]
 
 
 def batches(run: Run) -> int:
@@ -191,12 +195,6 @@ def _digits(mean: float, metric: str) -> int:
     return min(4, max(0, 2 - math.floor(math.log10(mean))))
 
 
-def difference(run: Run) -> float | None:
-    """Test accuracy minus the paper's, in points."""
-    row = paper.of(run)
-    return None if row is None or run.test is None else run.test.mean - row.test.mean
-
-
 def signed(points: float, digits: int = 1) -> str:
     """A difference with its sign.
 
@@ -207,18 +205,69 @@ def signed(points: float, digits: int = 1) -> str:
     return "0.0" if text[1:] == "0.0" else text
 
 
-def _cells(run: Run) -> list[str]:
-    """Ours and the paper's number of each metric; after those of the test accuracy, the difference."""
-    row, cells = paper.of(run), []
-    for metric in METRICS:
-        ours: Spread | None = getattr(run, metric)
-        digits = 1 if ours is None else _digits(ours.mean, metric)
-        cells.append(number(ours, digits, alone=len(run.results) == 1))
-        cells.append(number(getattr(row, metric, None), 2 if metric == "ms_per_step" else 1))
-        if metric == "test":
-            delta = difference(run)
-            cells.append(MISSING if delta is None else signed(delta))
-    return cells
+def _ours(run: Run, metric: str) -> str:
+    spread: Spread | None = getattr(run, metric)
+    # A step is timed once for all seeds: times deviate as steps do.
+    alone = len(run.results) == 1 or metric in ("seconds", "ms_per_step")
+    return number(spread, 0 if spread is None else _digits(spread.mean, metric), alone=alone)
+
+
+def _metrics(run: Run, names: Iterable[str]) -> _Cells:
+    """Metrics of a run, each with the paper's mean in brackets."""
+    row, found = paper.of(run), []
+    for name in names:
+        digits = 2 if name == "ms_per_step" else 1
+        papers = "" if row is None else f" ({number(getattr(row, name), digits, alone=True)})"
+        found.append((METRICS[name], _ours(run, name) + papers))
+    return found
+
+
+def _beside_paper(run: Run) -> _Cells:
+    """Test accuracies, their difference, and how soon the paper's best projection method is reached."""
+    row, delta = paper.of(run), paper.difference(run)
+    when = _reached(run, paper.best_projection(run))
+    return [
+        ("Paper's test (%)", number(row.test if row else None, 1)),
+        ("Ours (%)", _ours(run, "test")),
+        ("Difference", MISSING if delta is None else signed(delta)),
+        ("Seconds to the paper's best projection", MISSING if when is None else f"{when[1]:.3g}"),
+    ]
+
+
+def summary(runs: Iterable[Run]) -> str:
+    """How many rows of the paper there are, in one line; empty where there is none."""
+    found = paper.found(runs)
+    (there, rows, near), (ours, papers, nearer) = _counts(found, paper.rows())
+    points = f"within {paper.NEAR:g} points of its test accuracy"
+    text = f"{there} of {rows} rows of the paper, {near} of them {points}"
+    return f"{text} (DR, AP, CP: {ours} of {papers}, {nearer} of them)" if found else ""
+
+
+def _counts(found: Mapping[paper.Row, Run], rows: Sequence[paper.Row]) -> list[tuple[int, int, int]]:
+    """Of rows of the paper, and of those of its projections: how many are found, there are, and are near."""
+    counts = []
+    for some in (rows, [row for row in rows if row.method in paper.PROJECTIONS]):
+        differences = [paper.difference(found[row]) for row in some if row in found]
+        near = sum(abs(delta or 0.0) <= paper.NEAR for delta in differences)
+        counts.append((len(differences), len(some), near))
+    return counts
+
+
+def _overview(tables: Sequence[Table]) -> list[str]:
+    """What there is of the paper's rows, block by block."""
+    found = paper.found(run for table in tables for run in table.runs)
+    blocks: dict[tuple[str, str], list[paper.Row]] = {}
+    for row in paper.rows():
+        blocks.setdefault((row.model.upper(), paper.DATA_LABELS[row.data]), []).append(row)
+    there, grid = {table.title for table in tables}, []
+    for (model, data), rows in {**blocks, ("All", ""): paper.rows()}.items():
+        anchor = f"{model}-on-{data}".lower()
+        link = f"[{model}](#{anchor})" if f"{model} on {data}" in there else model
+        cells = [("Network", link), ("Data", data)]
+        for kind, (ours, papers, near) in zip(("Rows", "DR, AP, CP"), _counts(found, rows), strict=True):
+            cells += [(kind, f"{ours} of {papers}"), (f"within {paper.NEAR:g} points", str(near))]
+        grid.append(cells)
+    return [_SUMMARY, _markdown_table(grid)] if found else []
 
 
 # --- Beside Adam, which sees the same batches ---
@@ -227,40 +276,26 @@ _FRACTION = 0.97
 """Of Adam's accuracy at the end: how soon it is reached is reported."""
 
 
-def _header_beside_adam(study: str) -> list[str]:
-    columns = ["Test (%)", "minus Adam", "Train (%)", "Batches to 97%"]
-    if study in TIMED:
-        columns += ["Seconds to 97%", "ms/batch"]
-    if study == "exchanges":
-        columns += ["Exchanges/batch", "MB sent", "MB to 97%"]
-    return [*columns, "Paper's best projection (%)"] if study == "learning" else columns
-
-
-def _cells_beside_adam(run: Run, runs: Sequence[Run]) -> list[str]:
-    """The cells of a run, after architecture and method."""
-    adam, test, train = _adam(run, runs), run.test, run.train
+def _beside_adam(run: Run, runs: Sequence[Run]) -> _Cells:
+    """The cells of a run of a study, after architecture and method."""
+    adam, test = _adam(run, runs), run.test
     against = None if adam is None or adam is run else adam.test
-    when = None
-    if adam is not None and adam.checks:
-        when = _reached(run, _FRACTION * float(np.nanmean(adam.checks[-1].test)))
+    end = None if adam is None or not adam.checks else float(np.nanmean(adam.checks[-1].test))
+    when = _reached(run, None if end is None else _FRACTION * end)
     found = [
-        number(test, 2),
-        "" if against is None or test is None else signed(test.mean - against.mean, 2),
-        number(train, 1, alone=True),
-        MISSING if when is None else f"{when[0]:,}",
+        ("Test (%)", number(test, 2)),
+        ("minus Adam", "" if against is None or test is None else signed(test.mean - against.mean, 2)),
+        ("Train (%)", number(run.train, 1, alone=True)),
+        ("Batches to 97%", MISSING if when is None else f"{when[0]:,}"),
     ]
     if run.study in TIMED:
         step = run.ms_per_step
-        found.append(MISSING if when is None else f"{when[1]:.3g}")
-        found.append(MISSING if step is None else f"{step.mean * _steps_per_batch(run):.3g}")
+        found.append(("Seconds to 97%", MISSING if when is None else f"{when[1]:.3g}"))
+        found.append(("ms/batch", MISSING if step is None else f"{step.mean * _steps_per_batch(run):.3g}"))
     if run.study == "exchanges":
         often, sent = bytes_sent(run)
-        found += [str(often), _megabytes(sent * batches(run))]
-        found.append(MISSING if when is None else _megabytes(sent * when[0]))
-    if run.study == "learning":
-        printed = [paper.lookup(run.data, run.model, run.architecture, name) for name in ("dr", "ap", "cp")]
-        best = max((row.test.mean for row in printed if row is not None), default=None)
-        found.append("" if run.method != "ep" else MISSING if best is None else f"{best:.1f}")
+        found += [("Exchanges/batch", str(often)), ("MB sent", _megabytes(sent * batches(run)))]
+        found.append(("MB to 97%", MISSING if when is None else _megabytes(sent * when[0])))
     return found
 
 
@@ -278,10 +313,10 @@ def _adam(run: Run, runs: Sequence[Run]) -> Run | None:
     return next((one for one in same if precision(one) == precision(run)), next(iter(same), None))
 
 
-def _reached(run: Run, accuracy: float) -> tuple[int, float] | None:
+def _reached(run: Run, accuracy: float | None) -> tuple[int, float] | None:
     """Batches and seconds until the mean test accuracy over seeds is a given one; None if it never is."""
-    for check in run.checks:
-        if np.nanmean(check.test) >= accuracy:
+    for check, tests in zip(run.checks, per_seed(run, "test"), strict=True):
+        if accuracy is not None and tests.mean() >= accuracy:
             return check.step // _steps_per_batch(run), check.seconds
     return None
 
@@ -294,81 +329,83 @@ def _megabytes(size: float) -> str:
 
 _INTRODUCTION = f"""# Results
 
-Test and train: accuracy of the parameters with the best validation accuracy. Steps and time: until 99 % of
-the run's best validation accuracy; time without loading, checks and compiling. Each projection step counts as
-a step. Beside each number is that of the paper, *{paper.TITLE}*; "diff." is our test accuracy minus the
-paper's, in points.
+Beside our numbers stand those of the paper,
+*{paper.TITLE}*.
+Test and train: accuracy of the parameters with the best validation accuracy; the difference is our test
+accuracy minus the paper's, in points. Steps and time: until 99 % of the run's best validation accuracy; time
+without loading, checks and compiling. Each projection step counts as a step. The paper's best projection: how
+soon the mean test accuracy, at a check, is that of the best of DR, AP and CP in the paper.
+"""
+_SUMMARY = (
+    f"Rows of the paper's tables for which there is a run in full, with {paper.SEEDS} seeds, and how many of "
+    f"these are within {paper.NEAR:g} points of its test accuracy:\n"
+)
+_FOLDED = """<details markdown>
+<summary>Train accuracy, steps and time; in brackets the paper's</summary>
+
+{}
+</details>
 """
 
 
-def markdown(tables: Sequence[Table], figures: dict[str, Path]) -> str:
+def markdown(tables: Sequence[Table], figures: Mapping[str, Sequence[Path]]) -> str:
     """The report in Markdown; figures are paths relative to it, by the table that they follow."""
-    parts = [_INTRODUCTION]
+    parts = [_INTRODUCTION, *_overview(tables)]
     for table in tables:
-        parts.append(f"## {table.title}\n\n{caption(table)}\n\n{_markdown_table(*table.grid())}")
+        first, *more = map(_markdown_table, table.grids())
+        parts.append(f"## {table.title}\n\n{caption(table)}\n\n{first}")
         parts += [f"{note}\n" for note in notes(table)]
-        if table.name in figures:
-            parts.append(f"![{table.title}]({figures[table.name].as_posix()})\n")
+        parts += map(_FOLDED.format, more)
+        parts += [f"![{table.title}]({path.as_posix()})\n" for path in figures.get(table.name, ())]
     return "\n".join(parts)
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown_table(grid: _Grid) -> str:
+    """Two columns of words, then numbers."""
+    header = [title for title, _ in grid[0]]
     marks = [":---" if index < 2 else "---:" for index in range(len(header))]
-    lines = [header, marks, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    lines = [header, marks, *([cell.replace("|", r"\|") for _, cell in cells] for cells in grid)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 # --- How data sets, architectures, methods and runs are called ---
 
 
-def method_label(name: str, *, short: bool = False) -> str:
-    """What a method is called, in full or short enough for the end of a line.
-
-    >>> method_label("ff-adam"), method_label("dr-fp"), method_label("dr-fp", short=True)
-    ('FF (Adam)', 'DR, fixed point', 'DR (fp)')
-    """
-    label = methods.label(name)
-    return label.replace(", fixed point", " (fp)") if short else label
-
-
-def apart(run: Run, runs: Iterable[Run]) -> str:
-    """What tells a run from others of its method and architecture: its seed, or else its folder."""
-    same = [other for other in runs if (other.method, other.architecture) == (run.method, run.architecture)]
+def label(run: Run, runs: Iterable[Run]) -> str:
+    """The method; with its seed, or else its folder, where others have the same method and architecture."""
+    name, same = (
+        methods.label(run.method),
+        [r for r in runs if (r.method, r.architecture) == (run.method, run.architecture)],
+    )
     if len(same) < 2:
-        return ""
+        return name
     seeds = {other.seeds for other in same}
-    if len(seeds) == len(same) and all(len(one) == 1 for one in seeds):
-        return f" (seed {run.seeds[0]})"
-    return f" ({run.folder.name})"
+    alone = len(seeds) == len(same) and all(len(one) == 1 for one in seeds)
+    return f"{name} (seed {run.seeds[0]})" if alone else f"{name} ({run.folder.name})"
 
 
-def sort_methods(runs: Iterable[Run]) -> list[Run]:
-    """Runs in the order of the paper's methods, and of the numbers in their options."""
-    names = list(methods.LABELS)
-
-    def key(run: Run) -> tuple[int, list[str | int]]:
-        base = run.method.partition(":")[0]
-        parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", run.method)]
-        return names.index(base) if base in names else len(names), parts
-
-    return sorted(runs, key=key)
+def method_order(name: str) -> tuple[int, list[str | int]]:
+    """What methods are sorted by: their order in the paper, and the numbers in their options."""
+    known, base = list(methods.LABELS), name.partition(":")[0]
+    parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+    return known.index(base) if base in known else len(known), parts
 
 
-def sort_architectures(names: Iterable[str]) -> list[str]:
-    """Shallow before deep, plain before skip.
+def architecture_order(name: str) -> tuple[int, bool, int, str]:
+    """What architectures are sorted by: shallow before deep, plain before skip.
 
-    >>> sort_architectures(["4x128+skip", "1x128", "4x128", "64-32"])
+    >>> sorted(["4x128+skip", "1x128", "4x128", "64-32"], key=architecture_order)
     ['1x128', '64-32', '4x128', '4x128+skip']
     """
+    body, _, rest = name.partition("+")
+    layers = re.fullmatch(r"(\d+)x\d+", body)  # or a network of one's own
+    depth = int(layers[1]) if layers else body.count("-") + 1
+    return depth, "skip" in rest, int(rest.partition("q")[2] or 0), name
 
-    def key(name: str) -> tuple[int, bool, int, str]:
-        body, _, rest = name.partition("+")
-        layers = re.fullmatch(r"(\d+)x\d+", body)  # or a network of one's own
-        depth = int(layers[1]) if layers else body.count("-") + 1
-        levels = int(rest.partition("q")[2] or 0)
-        return depth, "skip" in rest, levels, name
 
-    return sorted(names, key=key)
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """Runs by architecture, and by method."""
+    return sorted(runs, key=lambda run: (architecture_order(run.architecture), method_order(run.method)))
 
 
 def spell(architecture: str) -> str:
@@ -412,7 +449,5 @@ def about(runs: Sequence[Run]) -> str:
 
 def seeds_in_words(runs: Sequence[Run]) -> str:
     """The number of seeds, ``5 seeds``, or their range."""
-    low, *more = sorted({len(run.seeds) for run in runs})
-    if more:
-        return f"{low} to {more[-1]} seeds"
-    return "1 seed" if low == 1 else f"{low} seeds"
+    number = _from_to(len(run.seeds) for run in runs)
+    return "1 seed" if number == "1" else f"{number} seeds"
