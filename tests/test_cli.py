@@ -349,10 +349,13 @@ class TestCompare:
         assert not list(tmp_path.rglob("*.npz")), "checkpoints are left"
 
     @pytest.mark.usefixtures("small")
-    def test_runs_are_timed_again(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("timed", [True, False])
+    def test_runs_are_timed_again(self, tmp_path: Path, timed: bool) -> None:
         (before,) = comparing.compare(
-            "small", tmp_path, quick=True, only_methods=["adam"], only_architectures=["1x8"]
+            "small", tmp_path, quick=True, only_methods=["adam"], only_architectures=["1x8"], timed=timed
         )
+        assert (before.seconds is not None) == timed
+        assert "NaN" not in (before.folder / "results.jsonl").read_text()
         assert "small 1x8-adam:" in run(
             "compare", "--preset", "small", "--quick", "--retime", "--folder", tmp_path
         )

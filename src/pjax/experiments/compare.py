@@ -120,6 +120,7 @@ def compare(
     only_architectures: Sequence[str] | None = None,
     progress: Callable[[str, Progress], None] = lambda *_: None,
     together: bool | None = None,
+    timed: bool = True,
     **settings: Any,
 ) -> tuple[Run, ...]:
     """Run a preset, or go on with it.
@@ -133,6 +134,7 @@ def compare(
         only_architectures: some of the preset's architectures.
         progress: called often, with the name of the run.
         together: whether to train all seeds of a run in one program; by default on accelerators.
+        timed: whether times are recorded; not where several comparisons run at once. `retime` adds them.
         settings: changes to each run, see `Config`.
 
     Returns:
@@ -161,6 +163,7 @@ def compare(
             together=together,
             progress=lambda p: progress(f"{preset} {where.name}", p),
             keep_checkpoint=False,
+            timed=timed,
         )
 
     return tuple(run(config) for config in configs)

@@ -98,16 +98,18 @@ def _by_network(runs: Sequence[Run], title: str, **options: Any) -> tuple[Any, l
 
 
 @styled
-def training_curves(runs: Sequence[Run], over: Sequence[Axis] = ("steps", "seconds"), title: str = "") -> Any:
-    """Test accuracy over steps and, below, over seconds: a panel per network, a line per method.
+def training_curves(runs: Sequence[Run], over: Sequence[Axis] = (), title: str = "") -> Any:
+    """Test accuracy over steps and, below, if all were timed, over seconds: a panel per network.
 
     Lines are means over seeds, bands one standard deviation. A method that stopped goes on as a dotted line
     at the accuracy of its best parameters, to its label. Diamonds are the paper's results.
     """
     runs = _started(runs)
+    timed = not any(math.isnan(check.seconds) for run in runs for check in run.checks)
+    over = over or (("steps", "seconds") if timed else ("steps",))
     figure, found = _by_network(
         runs,
-        title or f"test {runs[0].score} over training steps and time",
+        title or f"test {runs[0].score} over training steps{' and time' if timed else ''}",
         labels=[f"{label(run, runs)} 99.9" for run in runs],
         height=max(6.4, 2.7 + 0.26 * max(Counter(run.architecture for run in runs).values())),
         rows=len(over),

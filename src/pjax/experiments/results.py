@@ -71,7 +71,7 @@ class SeedResult:
     steps: int
     """Steps until 99 % of the best validation accuracy."""
     seconds: float
-    """Training time until then."""
+    """Training time until then; NaN, as milliseconds are, of a run that was not timed."""
     ms_per_step: float
     best_validation: float
     best_step: int
@@ -79,6 +79,11 @@ class SeedResult:
     stopped: str
     """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up, ``"diverged"``, or
     ``"callback"`` where one of these has ended it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its line in ``results.jsonl``."""
+        line = dataclasses.asdict(self)
+        return line | {name: None for name in _TIMES if math.isnan(line[name])}
 
 
 def summarise(
@@ -157,7 +162,7 @@ def plain(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One line of ``metrics.jsonl``. A value is NaN for a seed that has stopped."""
+    """One line of ``metrics.jsonl``. A value is NaN for a seed that has stopped, or a run without times."""
 
     step: int
     seconds: float
@@ -254,7 +259,8 @@ class Run:
         return self._spread("ms_per_step")
 
     def _spread(self, name: str, unit: int = 1) -> Spread | None:
-        return Spread.of([getattr(r, name) / unit for r in self.results]) if self.results else None
+        found = [getattr(r, name) / unit for r in self.results]
+        return Spread.of(found) if found and not any(map(math.isnan, found)) else None
 
 
 def per_seed(run: Run, name: str) -> np.ndarray:
@@ -371,6 +377,7 @@ def _check(where: str, line: _Line, seeds: int) -> Check:
     return Check(step, seconds, per_seed("loss"), per_seed("validation"), per_seed("test"))
 
 
+_TIMES = ("seconds", "ms_per_step")
 _WORDS = {int: "whole number", float: "number"}
 
 
@@ -379,6 +386,8 @@ def _value(where: str, line: Mapping[str, Any], name: str, kind: Any) -> Any:
     if name not in line:
         raise InputError(f"{where}: {name!r} is missing; it has {', '.join(sorted(line))}")
     value = line[name]
+    if value is None and name in _TIMES:
+        return math.nan
     right = isinstance(value, int | float if kind is float else kind)
     if not right or (isinstance(value, bool) and kind is not bool):
         raise InputError(f"{where}: {name!r} must be a {_WORDS.get(kind, kind.__name__)}, got {value!r}")

@@ -230,7 +230,7 @@ def _beside_paper(run: Run) -> _Cells:
         ("Paper's test (%)", number(row.test if row else None, 1)),
         ("Ours (%)", _ours(run, "test")),
         ("Difference", MISSING if delta is None else signed(delta)),
-        ("Seconds to the paper's best projection", MISSING if when is None else f"{when[1]:.3g}"),
+        ("Seconds to the paper's best projection", _seconds(when)),
     ]
 
 
@@ -290,7 +290,7 @@ def _beside_adam(run: Run, runs: Sequence[Run]) -> _Cells:
     ]
     if run.study in TIMED:
         step = run.ms_per_step
-        found.append(("Seconds to 97%", MISSING if when is None else f"{when[1]:.3g}"))
+        found.append(("Seconds to 97%", _seconds(when)))
         found.append(("ms/batch", MISSING if step is None else f"{step.mean * _steps_per_batch(run):.3g}"))
     if run.study == "exchanges":
         often, sent = bytes_sent(run)
@@ -319,6 +319,10 @@ def _reached(run: Run, accuracy: float | None) -> tuple[int, float] | None:
         if accuracy is not None and tests.mean() >= accuracy:
             return check.step // _steps_per_batch(run), check.seconds
     return None
+
+
+def _seconds(when: tuple[int, float] | None) -> str:
+    return MISSING if when is None or math.isnan(when[1]) else f"{when[1]:.3g}"
 
 
 def _megabytes(size: float) -> str:

@@ -68,6 +68,7 @@ def train(
     devices: Devices | None = None,
     progress: Callable[[Progress], None] | None = None,
     keep_checkpoint: bool = True,
+    timed: bool = True,
 ) -> Run:
     """Train a network, and write what happens into a folder, which no other process may do meanwhile.
 
@@ -90,6 +91,7 @@ def train(
             first needs the folder, but all if they divide the parameters.
         progress: called often while training.
         keep_checkpoint: whether to keep the checkpoint when the run has ended.
+        timed: whether times are recorded; not where other work runs on the device. `time_again` adds them.
 
     Returns:
         The run as read from its folder; on other processes than the first, what they know of it.
@@ -136,7 +138,7 @@ def train(
             show(Progress(0.0, decided.max_steps, math.nan, folder=where, message="loading data"))
             loop = Loop(decided, together=together, devices=devices, dataset=dataset, model=model)
             check_same_data(where, loop.dataset)
-            trainer = _Trainer(loop, where, shared, show, callbacks)
+            trainer = _Trainer(loop, where, shared, show, callbacks, timed)
             trainer.restore(Path(plan["checkpoint"])) if plan["checkpoint"] else trainer.begin()
             with contextlib.ExitStack() as logs:
                 trainer.open_loggers(loggers, logs)
@@ -370,9 +372,10 @@ class _Trainer:
         shared: Path,
         progress: Callable[[Progress], None],
         callbacks: Sequence[Callable[[Progress], None]],
+        timed: bool,
     ) -> None:
         self.loop, self.config, self.devices = loop, loop.config, loop.devices
-        self.folder, self.progress, self.callbacks = folder, progress, callbacks
+        self.folder, self.progress, self.callbacks, self.timed = folder, progress, callbacks, timed
         self.shared = shared
         """The first process's folder, into which all write checkpoints if they divide the parameters."""
         self.checks: list[dict[str, Any]] = []
@@ -472,7 +475,7 @@ class _Trainer:
     # --- Running ---
 
     def run(self) -> None:
-        if self.loop.together and math.isnan(self.ms_per_step):
+        if self.timed and self.loop.together and math.isnan(self.ms_per_step):
             self.tell(message="compiling, and timing one run alone")
             self.ms_per_step = self.loop.milliseconds(self.state)
         self.tell(self._step, message="compiling")
@@ -480,7 +483,7 @@ class _Trainer:
             self._until_check(active)
         train = self.loop.accuracy(self.best, "train")
         found = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
-        results.write_lines(self.folder / "results.jsonl", [dataclasses.asdict(result) for result in found])
+        results.write_lines(self.folder / "results.jsonl", [result.as_json() for result in found])
 
     @property
     def _step(self) -> int:
@@ -535,7 +538,8 @@ class _Trainer:
         if better:
             self.best = self.loop.chosen(better, params, self.best)
         self.batch += batches
-        check: dict[str, Any] = {"step": self._step, "seconds": round(before + seconds, _DIGITS)}
+        until = round(before + seconds, _DIGITS) if self.timed and before is not None else None
+        check: dict[str, Any] = {"step": self._step, "seconds": until}
         check["loss"] = _per_seed(losses, self.config.seeds)
         for name, values in accuracy.items():
             check[name] = _per_seed({i: float(values[i]) for i in active}, self.config.seeds)
@@ -562,7 +566,7 @@ class _Trainer:
         return results.summarise(
             self.config.seeds[i],
             steps=[check["step"] for check in self.checks[:length]],
-            seconds=[check["seconds"] for check in self.checks[:length]],
+            seconds=[_number(check["seconds"]) for check in self.checks[:length]],
             validation=validation,
             test=self._history("test", i),
             train=train,
@@ -587,7 +591,11 @@ def _metrics(check: dict[str, Any]) -> tuple[int, dict[str, float]]:
         name: float(np.mean([v for v in check[name] if v is not None] or [math.nan]))
         for name in ("loss", *_SPLITS)
     }
-    return check["step"], means | {"seconds": check["seconds"]}
+    return check["step"], means | {"seconds": _number(check["seconds"])}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _per_seed(values: dict[int, float], seeds: tuple[int, ...]) -> list[float | None]:
