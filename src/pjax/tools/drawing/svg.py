@@ -35,11 +35,11 @@ _HEAD = (
 )
 
 
-def svg_text(diagram: Diagram, direction: str) -> str:
+def svg_text(diagram: Diagram) -> str:
     """The text of an ``.svg`` file. One unit is a seventy-second of an inch."""
     sizes = {box.key: box_size(box) for box in diagram.boxes}
     labels = [label_size(arrow) if arrow.label else None for arrow in diagram.arrows]
-    placed = place(diagram, sizes, labels, down=direction == "down")
+    placed = place(diagram, sizes, labels)
     wires, pills = [], []
     for i, (arrow, route) in enumerate(zip(diagram.arrows, placed.routes, strict=True)):
         key = f"{arrow.source}-{arrow.target}-{arrow.input}-{i}"
