@@ -628,11 +628,8 @@ def test_initial_weights_keep_the_size_of_signals(layer, fan_in):
 @pytest.mark.parametrize(
     ("initialiser", "deviation"),
     [
-        (nn.initialisers.normal(2.0), math.sqrt(2 / 100)),
-        (nn.initialisers.normal(0.5, fan_in=2), 0.5),
-        (nn.initialisers.uniform(), 0.1),
-        (nn.initialisers.constant(3.0), 0),
-        (nn.initialisers.zeros, 0),
+        (jax.nn.initializers.constant(3.0), 0),
+        (jax.nn.initializers.zeros, 0),
         (jax.nn.initializers.he_normal(), math.sqrt(2 / 100)),
         (jax.nn.initializers.normal(0.3), 0.3),
     ],
@@ -781,8 +778,6 @@ def test_inputs_that_do_not_fit(layer, x, message):
         (lambda: nn.Parameter(2.5), "a shape is a tuple of whole numbers, got 2.5."),
         (lambda: nn.Parameter((2, -1)), "lengths must not be negative"),
         (lambda: nn.Parameter((2,), dtype="colour"), "'colour' is no dtype"),
-        (lambda: nn.initialisers.normal(-1.0), "scale must be a finite number of at least 0, got -1.0."),
-        (lambda: nn.initialisers.uniform(fan_in=0), "fan_in must be at least 1, got 0."),
     ],
 )
 def test_settings_that_make_no_sense(make, message):
@@ -819,7 +814,7 @@ class Reader(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(5, 8)
-        self.place = nn.Parameter((4, 8), nn.initialisers.normal(fan_in=1))
+        self.place = nn.Parameter((4, 8), jax.nn.initializers.normal(1.0))
         self.attention = nn.MultiHeadAttention(8, 2, causal=True)
         self.out = nn.Linear(16, 5)
 

@@ -15,7 +15,7 @@ from pjax.containers import numpy as pnp
 from pjax.containers.computation import Array, Computation, array, as_function, parameter
 from pjax.errors import InputError
 from pjax.sets import Box, Sphere
-from pjax.testing import check_layout
+from tests.layouts import check_layout
 
 # --- The check of layouts, and functions that are none ---
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from pjax.containers.lift import describe
 from pjax.errors import InputError
-from pjax.nn import initialisers
 
 # --- The declaration of a parameter: its shape, its type, and how it starts ---
 
 Initialiser: TypeAlias = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 """A function of a key, a shape and a dtype, such as those of `jax.nn.initializers`."""
+
+KEEPING_SIZE: Initialiser = jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+"""For weights of linear layers and convolutions: their outputs are of the size of their inputs."""
 
 
 class Parameter:
@@ -33,14 +35,14 @@ class Parameter:
         initialiser: a function of a key, the shape and the dtype that returns the initial value.
         dtype: a type of floating point.
 
-    >>> Parameter((2, 3), initialisers.normal())
+    >>> Parameter((2, 3), jax.nn.initializers.normal())
     Parameter(shape=(2, 3), float32)
     """
 
     def __init__(
         self,
         shape: int | Sequence[int],
-        initialiser: Initialiser = initialisers.zeros,
+        initialiser: Initialiser = jax.nn.initializers.zeros,
         dtype: Any = np.float32,
     ) -> None:
         try:
@@ -56,7 +58,7 @@ class Parameter:
         if not callable(initialiser):
             raise InputError(
                 "Parameter: the initialiser must be a function of a key, a shape and a dtype, such as "
-                f"nn.initialisers.normal(); got {type(initialiser).__name__} {initialiser!r:.120}."
+                f"jax.nn.initializers.normal(); got {type(initialiser).__name__} {initialiser!r:.120}."
             )
         self.initialiser = initialiser
         self.dtype = floating(dtype)

@@ -12,8 +12,7 @@ from pjax.containers import numpy as pnp
 from pjax.containers.computation import Computation, Operand
 from pjax.containers.lift import describe, lift
 from pjax.errors import InputError
-from pjax.nn import initialisers
-from pjax.nn._module import Initialiser, Module, Parameter
+from pjax.nn._module import KEEPING_SIZE, Initialiser, Module, Parameter
 from pjax.rules import Quantize as _Quantize
 from pjax.rules.windows import Padding
 
@@ -131,7 +130,7 @@ class Linear(Module):
         self.in_features = whole("Linear", "in_features", in_features)
         self.out_features = whole("Linear", "out_features", out_features)
         shape = (self.in_features, self.out_features)
-        self.weight = Parameter(shape, initialiser or initialisers.normal(), dtype)
+        self.weight = Parameter(shape, initialiser or KEEPING_SIZE, dtype)
         self.bias = Parameter((self.out_features,), dtype=dtype) if bias else None
 
     def __call__(self, x: Operand) -> Any:
@@ -167,7 +166,7 @@ class Embedding(Module):
         self.num = whole("Embedding", "num", num)
         self.features = whole("Embedding", "features", features)
         self.weight = Parameter(
-            (self.num, self.features), initialiser or initialisers.normal(fan_in=1), dtype
+            (self.num, self.features), initialiser or jax.nn.initializers.normal(1.0), dtype
         )
 
     def __call__(self, x: Operand) -> Any:
@@ -218,7 +217,7 @@ class ReLU(Module):
         self,
         features: int | None = None,
         *,
-        initialiser: Initialiser = initialisers.zeros,
+        initialiser: Initialiser = jax.nn.initializers.zeros,
         dtype: Any = np.float32,
     ) -> None:
         self.features = None if features is None else whole("ReLU", "features", features)
