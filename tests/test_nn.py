@@ -336,15 +336,9 @@ def test_a_misspelt_parameter_shows_both_trees():
     params = MLP().init(KEY)
     params["hidden.wieght"] = params.pop("hidden.weight")
     assert complaint(params) == (
-        "MLP: the parameters are not those of the model: 1 missing, 1 unknown.\n"
-        "Expected:\n"
-        "  ✗ hidden.weight  (8, 16)  ← missing\n"
-        "    relu.bias      (16,)\n"
-        "    out.weight     (16, 3)\n"
-        "Given:\n"
-        "    relu.bias      (16,)\n"
-        "    out.weight     (16, 3)\n"
-        "  ✗ hidden.wieght  (8, 16)  ← unknown; did you mean 'hidden.weight'?\n"
+        "MLP: the parameters are not those of the model:\n"
+        "  hidden.weight: missing, of shape (8, 16)\n"
+        "  hidden.wieght: unknown; did you mean 'hidden.weight'?\n"
         "Pass what model.init(key) returned for this model, or an update of it."
     )
 
@@ -352,18 +346,16 @@ def test_a_misspelt_parameter_shows_both_trees():
 def test_parameters_of_another_shape_or_kind():
     params = MLP().init(KEY) | {"out.weight": jnp.ones((16, 4)), "relu.bias": 3.0}
     text = complaint(params)
-    assert "2 of another shape" in text
-    assert "✗ out.weight     (16, 3)  ← given (16, 4)" in text
-    assert "✗ out.weight     (16, 4)  ← expected (16, 3)" in text
-    assert "✗ relu.bias      float, not an array  ← expected (16,)" in text
+    assert "\n  out.weight: expected (16, 3), got (16, 4)\n" in text
+    assert "\n  relu.bias: expected (16,), got float, not an array\n" in text
 
 
 def test_other_ways_to_get_parameters_wrong():
     params = MLP().init(KEY)
-    assert "✗ zzz" in complaint(params | {"zzz": jnp.ones(2)})
+    assert "zzz: unknown\n" in complaint(params | {"zzz": jnp.ones(2)})
     assert "did you mean" not in complaint(params | {"zzz": jnp.ones(2)})
     assert "flat dictionary" in complaint({"hidden": {"weight": params["hidden.weight"]}})
-    assert "Given:\n    nothing" in complaint({})
+    assert complaint({}).count(": missing, of shape") == len(params)
     assert "order apply(params, x)" in complaint(jnp.ones(3))
 
 
@@ -372,8 +364,9 @@ def test_long_lists_show_only_what_is_wrong():
     params = model.init(KEY)
     del params["layers.7.weight"]
     text = complaint(params, model)
-    assert "✗ layers.7.weight  (1, 1)  ← missing\n    … and 99 that fit" in text
+    assert "\n  layers.7.weight: missing, of shape (1, 1)\n" in text
     assert len(text.splitlines()) < 10
+    assert len(complaint({}, model).splitlines()) < 50
 
 
 # What is shown.

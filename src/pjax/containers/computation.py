@@ -58,20 +58,6 @@ class Computation:
     ([11.0], 'dot', (Array(shape=(1, 2), float32), Parameter(w, shape=(2,), float32)))
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_dtype",
-        "_fn",
-        "_part",
-        "_shape",
-        "_thunk",
-        "_value",
-        "inputs",
-        "kwargs",
-        "name",
-        "op",
-    )
-
     # NumPy arrays and scalars leave `array + computation` to the reflected operators below.
     __array_ufunc__ = None
 
@@ -190,8 +176,6 @@ class Computation:
 
 
 class _Leaf(Computation):
-    __slots__ = ()
-
     def __repr__(self) -> str:
         head = "" if self.name is None else f"{self.name}, "
         return f"{type(self).__name__}({head}shape={self.shape}, {self.dtype})"
@@ -208,8 +192,6 @@ class Array(_Leaf):
     'array'
     """
 
-    __slots__ = ()
-
     def __init__(self, value: Operand, name: str | None = None) -> None:
         super().__init__("array", (), _as_array("array", value), name)
 
@@ -224,8 +206,6 @@ class Parameter(_Leaf):
     >>> Parameter(jnp.zeros(3), name="bias")
     Parameter(bias, shape=(3,), float32)
     """
-
-    __slots__ = ()
 
     def __init__(self, value: Operand, name: str | None = None) -> None:
         value = _as_array("parameter", value)
