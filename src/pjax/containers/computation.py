@@ -58,6 +58,9 @@ class Computation:
     ([11.0], 'dot', (Array(shape=(1, 2), float32), Parameter(w, shape=(2,), float32)))
     """
 
+    origin: tuple[Callable[[Any], Any], Any] | None = None
+    """The function and the parameters that `pjax.trace` has shown as this target."""
+
     # NumPy arrays and scalars leave `array + computation` to the reflected operators below.
     __array_ufunc__ = None
 

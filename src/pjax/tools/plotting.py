@@ -42,11 +42,12 @@ _MOST_POINTS = 120  # of a line; more cannot be seen
 
 
 def module(name: str) -> Any:
-    """A module of matplotlib."""
+    """A module of the extra ``draw``, imported when it is needed."""
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise PjaxError('plots need matplotlib: pip install "pjax-learn[experiments]"') from None
+        package = name.partition(".")[0]
+        raise PjaxError(f'pictures need {package}: pip install "pjax-learn[draw]"') from None
 
 
 def styled(draw: Callable[P, Any]) -> Callable[P, Any]:

@@ -7,14 +7,12 @@ that close a cycle return below the picture, in lanes of their own.
 
 import collections
 import dataclasses
-import importlib
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from pjax.errors import PjaxError
 from pjax.tools.drawing.diagram import Arrow, Diagram
-from pjax.tools.plotting import apart
+from pjax.tools.plotting import apart, module
 
 Point: TypeAlias = tuple[float, float]
 Size: TypeAlias = tuple[float, float]
@@ -29,17 +27,6 @@ PORT = 12.0  # between arrows that enter one box
 CORNER = 10.0  # between these and the end of its side
 AWAY = 15.0  # between these and the layer
 ROUND = 9.0  # radius of corners
-
-
-def module(name: str) -> Any:
-    """A module of the extra ``draw``, imported when it is needed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        package = name.partition(".")[0]
-        raise PjaxError(
-            f'pictures need {package}: pip install "pjax-learn[draw]". Mermaid needs nothing more'
-        ) from None
 
 
 class Rectangle(NamedTuple):

@@ -19,7 +19,8 @@ from pjax.tools.drawing.diagram import (
     Style,
     paint,
 )
-from pjax.tools.drawing.place import Rectangle, Route, Size, module, place
+from pjax.tools.drawing.place import Rectangle, Route, Size, place
+from pjax.tools.plotting import module
 
 FONT = "DejaVu Sans"
 """Comes with matplotlib, and is wider than most: other fonts fit into the same boxes."""
