@@ -366,11 +366,6 @@ class Wire:
         return frozenset(needs_of(self.expr))
 
     @property
-    def layouts(self) -> tuple[str, ...]:
-        """The names of the layouts on the way, for people to read."""
-        return tuple(e.call.name for e in walk(self.expr, held=False) if e.call is not None and e.depends)
-
-    @property
     def steered(self) -> set[int]:
         """The sources whose numbers move to places that are computed: by indices or predicates."""
         found: set[int] = set()
