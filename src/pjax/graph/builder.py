@@ -42,7 +42,7 @@ from pjax.rules.scalar import TABLE, Function, Scalar
 from pjax.rules.scan import Scan
 
 # Equations that pass on what they get.
-_SAME = frozenset({"name", "optimization_barrier", "copy", "copy_p", "device_put", "pvary", "pbroadcast"})
+_SAME = frozenset({"name", "optimization_barrier", "copy", "device_put", "pvary", "pbroadcast"})
 
 # What may be done to losses so that each still counts by a factor.
 _LOSS_SUMS = frozenset({"add", "add_any", "sub", "neg", "reduce_sum", "concatenate", "stack", "pad", "psum"})

@@ -564,11 +564,8 @@ EQUATIONS: dict[str, Reading] = {
     "reduce_prod": _product,
     "scatter": _scatter("set"),
     "scatter-add": _scatter_add,
-    "scatter_add": _scatter_add,
     "scatter-max": _scatter("max"),
     "scatter-min": _scatter("min"),
-    "scatter_max": _scatter("max"),
-    "scatter_min": _scatter("min"),
     "pjax": _apply,
 }
 

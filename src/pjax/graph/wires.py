@@ -54,7 +54,6 @@ UNIFORM = frozenset(
         "broadcast_in_dim",
         "convert_element_type",
         "copy",
-        "copy_p",
         "device_put",
         "expand_dims",
         "name",
