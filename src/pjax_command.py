@@ -330,11 +330,10 @@ def pack(folder: Results = Path("results")) -> None:
 @_command(app, "graph", NETWORK, data="digits", method="ap", batch_size=32)
 def graph(
     fold: Annotated[bool, Option(help="Equal nodes as one box.")] = True,
-    direction: Annotated[str, Option(help="Where arrows run: right or down.")] = "right",
     out: Annotated[
-        list[Path] | None, Option(help="Write a file: .svg, .dot, .gv or .mmd. May be repeated.")
+        list[Path] | None,
+        Option(help="Write a file, .svg or .mmd, instead of printing Mermaid. May be repeated."),
     ] = None,
-    text: Annotated[str, Option("--print", help="Print mermaid or dot, if no file is named.")] = "mermaid",
 ) -> None:
     """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pjax.containers import numpy as pnp
-from pjax.containers.computation import Array, Computation, Parameter, array, as_function, parameter, value_of
+from pjax.containers.computation import Array, Computation, Parameter, array, as_function, parameter
 from pjax.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -171,11 +171,6 @@ def test_values_are_computed_when_needed_and_once():
     assert late.shape == (2, 3)
     with pytest.raises(InputError, match="needs a value"):
         Computation("dot")
-
-
-def test_value_of():
-    assert value_of(3) == 3
-    np.testing.assert_array_equal(value_of(array(X)), X)
 
 
 def test_under_jit():

@@ -16,6 +16,7 @@ import typer
 import yaml
 
 import pjax
+import pjax.testing
 import pjax_command
 from pjax.experiments import cli, methods
 from tests import pages

@@ -200,30 +200,13 @@ def test_names_with_special_letters_are_escaped():
     drawing = pjax.draw(lambda p: pjax.squared_error(sum(p.values()), jnp.ones(2)), params)
     texts = {t.text for t in ElementTree.fromstring(drawing.svg).iter(f"{SVG}text")}
     assert set(names) <= texts
-    statements = parsed_dot(drawing.dot)
-    assert {label.split("\n")[0] for key, label in statements.items() if key.startswith("n")} >= set(names)
     assert len(parsed_mermaid(drawing.mermaid)[0]) == len(drawing.diagram.boxes)
-
-
-def parsed_dot(text):
-    """Subjects and labels of all statements; a quoted string ends at the first mark that is not escaped."""
-    head, *body, tail = text.splitlines()
-    assert (head, tail) == ("digraph pjax {", "}")
-    string = r'"((?:[^"\\]|\\.)*)"'
-    found = {}
-    for line in body:
-        if match := re.fullmatch(rf"  (\w+(?: -> \w+)?) \[((?:\w+={string}(?:, )?)+)\];", line):
-            label = re.search(rf"label={string}", match[2])[1]
-            found[match[1]] = re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), label)
-        else:
-            assert line.startswith(("  rankdir=", "  node [", "  edge [")), line
-    return found
 
 
 def parsed_mermaid(text):
     """The keys of all boxes, and the ends of all arrows."""
     head, *body = text.splitlines()
-    assert head in ("flowchart LR", "flowchart TD")
+    assert head == "flowchart LR"
     keys, arrows = [], []
     for line in body:
         if match := re.fullmatch(r'  (\w+)(?:\(\[|\[\[|\[|\()"[^"]*"(?:\]\)|\]\]|\]|\)):::\w+', line):
@@ -235,19 +218,16 @@ def parsed_mermaid(text):
     return keys, arrows
 
 
-def test_dot_and_mermaid_have_all_boxes_and_arrows(recurrent):
+def test_mermaid_has_all_boxes_and_arrows(recurrent):
     ends = [(a.source, a.target) for a in recurrent.diagram.arrows]
     assert parsed_mermaid(recurrent.mermaid) == (list(boxes(recurrent)), ends)
-    statements = parsed_dot(recurrent.dot)
-    assert [key for key in statements if "->" not in key] == list(boxes(recurrent))
-    assert {tuple(key.split(" -> ")) for key in statements if "->" in key} == set(ends)
 
 
 def test_the_same_in_another_process_and_no_extra_before_it_is_needed():
     code = (
         "import sys, hashlib, pjax\nimport jax.numpy as jnp\nfrom tests import graphs\n"
         "d = pjax.draw(*graphs.make('deep_skip', jnp.float32))\n"
-        "text = d.dot + d.mermaid\n"
+        "text = d.mermaid\n"
         "print(sorted({'igraph', 'matplotlib'} & set(sys.modules)))\n"
         "print(hashlib.sha256((d.svg + text).encode()).hexdigest())"
     )
@@ -260,21 +240,16 @@ def test_the_same_in_another_process_and_no_extra_before_it_is_needed():
         env={**os.environ, "PYTHONHASHSEED": "1"},
     )
     d = drawn("deep_skip")
-    here = hashlib.sha256((d.svg + d.dot + d.mermaid).encode())
+    here = hashlib.sha256((d.svg + d.mermaid).encode())
     assert run.stdout.split() == ["[]", here.hexdigest()]
 
 
 def test_saving_goes_by_the_suffix(tmp_path):
     drawing = drawn("mlp")
-    for suffix, content in [
-        ("svg", drawing.svg),
-        ("dot", drawing.dot),
-        ("gv", drawing.dot),
-        ("mmd", drawing.mermaid),
-    ]:
+    for suffix, content in [("svg", drawing.svg), ("mmd", drawing.mermaid)]:
         assert drawing.save(tmp_path / f"new/x.{suffix}").read_text() == content
     assert drawing.save(str(tmp_path / "x.SVG")).read_text() == drawing.svg
-    with pytest.raises(pjax.InputError, match=r"saved as \.svg, \.dot, .* got .*x\.jpeg"):
+    with pytest.raises(pjax.InputError, match=r"saved as \.svg or \.mmd; got .*x\.jpeg"):
         drawing.save(tmp_path / "x.jpeg")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new", "x.SVG"]
 
@@ -304,13 +279,12 @@ def points(route):
         here = segment[-1]
 
 
-@pytest.mark.parametrize("down", [False, True], ids=["right", "down"])
 @pytest.mark.parametrize("name", [*SMALL, "recurrent"])
-def test_nothing_lies_on_anything(name, down, recurrent):
+def test_nothing_lies_on_anything(name, recurrent):
     diagram = (recurrent if name == "recurrent" else drawn(name)).diagram
     sizes = {box.key: box_size(box) for box in diagram.boxes}
     labels = [label_size(arrow) if arrow.label else None for arrow in diagram.arrows]
-    placed = place(diagram, sizes, labels, down=down)
+    placed = place(diagram, sizes, labels)
     pills = [route.label for route in placed.routes if route.label is not None]
     assert not any(overlap(a, b) for a, b in itertools.combinations([*placed.boxes.values(), *pills], 2))
     for arrow, route in zip(diagram.arrows, placed.routes, strict=True):
@@ -338,7 +312,6 @@ def test_without_the_extra_it_says_what_to_install(package, monkeypatch):
     text_width.cache_clear()
     with pytest.raises(pjax.PjaxError, match=rf'need {package}: pip install "pjax-learn\[draw\]"'):
         _ = drawing.svg
-    assert drawing.dot.startswith("digraph")
     assert drawing.mermaid.startswith("flowchart")
 
 
@@ -356,19 +329,12 @@ def test_what_cannot_be_drawn_is_refused(arguments, message):
         pjax.draw(*arguments)
 
 
-def test_directions_are_two():
-    with pytest.raises(pjax.InputError, match="direction must be one of 'right', 'down'"):
-        drawn("mlp", direction="up")
-
-
 def test_the_command_prints_or_writes(tmp_path):
     small = ["graph", "--widths", "1x8", "--batch-size", "4"]
     printed = CliRunner().invoke(app, small)
     assert printed.exit_code == 0
     keys, _ = parsed_mermaid(printed.output)
     assert len(keys) == 9
-    dotted = CliRunner().invoke(app, [*small, "--print", "dot"])
-    assert len([key for key in parsed_dot(dotted.output) if "->" not in key]) == 9
     out = [tmp_path / "mlp.svg", tmp_path / "mlp.mmd"]
     written = CliRunner().invoke(app, [*small, *(part for path in out for part in ("--out", str(path)))])
     assert written.exit_code == 0

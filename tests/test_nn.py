@@ -336,15 +336,9 @@ def test_a_misspelt_parameter_shows_both_trees():
     params = MLP().init(KEY)
     params["hidden.wieght"] = params.pop("hidden.weight")
     assert complaint(params) == (
-        "MLP: the parameters are not those of the model: 1 missing, 1 unknown.\n"
-        "Expected:\n"
-        "  ✗ hidden.weight  (8, 16)  ← missing\n"
-        "    relu.bias      (16,)\n"
-        "    out.weight     (16, 3)\n"
-        "Given:\n"
-        "    relu.bias      (16,)\n"
-        "    out.weight     (16, 3)\n"
-        "  ✗ hidden.wieght  (8, 16)  ← unknown; did you mean 'hidden.weight'?\n"
+        "MLP: the parameters are not those of the model:\n"
+        "  hidden.weight: missing, of shape (8, 16)\n"
+        "  hidden.wieght: unknown; did you mean 'hidden.weight'?\n"
         "Pass what model.init(key) returned for this model, or an update of it."
     )
 
@@ -352,18 +346,16 @@ def test_a_misspelt_parameter_shows_both_trees():
 def test_parameters_of_another_shape_or_kind():
     params = MLP().init(KEY) | {"out.weight": jnp.ones((16, 4)), "relu.bias": 3.0}
     text = complaint(params)
-    assert "2 of another shape" in text
-    assert "✗ out.weight     (16, 3)  ← given (16, 4)" in text
-    assert "✗ out.weight     (16, 4)  ← expected (16, 3)" in text
-    assert "✗ relu.bias      float, not an array  ← expected (16,)" in text
+    assert "\n  out.weight: expected (16, 3), got (16, 4)\n" in text
+    assert "\n  relu.bias: expected (16,), got float, not an array\n" in text
 
 
 def test_other_ways_to_get_parameters_wrong():
     params = MLP().init(KEY)
-    assert "✗ zzz" in complaint(params | {"zzz": jnp.ones(2)})
+    assert "zzz: unknown\n" in complaint(params | {"zzz": jnp.ones(2)})
     assert "did you mean" not in complaint(params | {"zzz": jnp.ones(2)})
     assert "flat dictionary" in complaint({"hidden": {"weight": params["hidden.weight"]}})
-    assert "Given:\n    nothing" in complaint({})
+    assert complaint({}).count(": missing, of shape") == len(params)
     assert "order apply(params, x)" in complaint(jnp.ones(3))
 
 
@@ -372,8 +364,9 @@ def test_long_lists_show_only_what_is_wrong():
     params = model.init(KEY)
     del params["layers.7.weight"]
     text = complaint(params, model)
-    assert "✗ layers.7.weight  (1, 1)  ← missing\n    … and 99 that fit" in text
+    assert "\n  layers.7.weight: missing, of shape (1, 1)\n" in text
     assert len(text.splitlines()) < 10
+    assert len(complaint({}, model).splitlines()) < 50
 
 
 # What is shown.
@@ -628,11 +621,8 @@ def test_initial_weights_keep_the_size_of_signals(layer, fan_in):
 @pytest.mark.parametrize(
     ("initialiser", "deviation"),
     [
-        (nn.initialisers.normal(2.0), math.sqrt(2 / 100)),
-        (nn.initialisers.normal(0.5, fan_in=2), 0.5),
-        (nn.initialisers.uniform(), 0.1),
-        (nn.initialisers.constant(3.0), 0),
-        (nn.initialisers.zeros, 0),
+        (jax.nn.initializers.constant(3.0), 0),
+        (jax.nn.initializers.zeros, 0),
         (jax.nn.initializers.he_normal(), math.sqrt(2 / 100)),
         (jax.nn.initializers.normal(0.3), 0.3),
     ],
@@ -759,19 +749,22 @@ def test_inputs_that_do_not_fit(layer, x, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: nn.Linear(0, 3), "Linear: in_features must be at least 1, got 0."),
-        (lambda: nn.Linear(3, 2.0), "Linear: out_features must be a whole number, got float 2.0."),
-        (lambda: nn.Linear(True, 2), "in_features must be a whole number, got bool True."),
-        (lambda: nn.ReLU(-1), "ReLU: features must be at least 1, got -1."),
+        (lambda: nn.Linear(0, 3), "Linear: in_features must be a whole number of at least 1, got 0"),
+        (lambda: nn.Linear(3, 2.0), "Linear: out_features must be a whole number of at least 1, got 2.0"),
+        (lambda: nn.Linear(True, 2), "in_features must be a whole number of at least 1, got True"),
+        (lambda: nn.ReLU(-1), "ReLU: features must be a whole number of at least 1, got -1"),
         (
             lambda: nn.Conv2D(1, 1, (3, 3, 3)),
             "kernel_size must be one whole number or a pair, got (3, 3, 3).",
         ),
-        (lambda: nn.Conv2D(1, 1, 3, strides=0), "strides must be at least 1, got 0."),
-        (lambda: nn.Conv2D(1, 1, 3, padding="SOME"), "padding must be 'SAME', 'VALID'"),
-        (lambda: nn.Conv2D(1, 1, 3, padding=[(1, 2)]), "padding must be 'SAME', 'VALID'"),
-        (lambda: nn.MaxPool("2"), "window must be a whole number, got str '2'."),
-        (lambda: nn.Embedding(3, 0), "Embedding: features must be at least 1, got 0."),
+        (lambda: nn.Conv2D(1, 1, 3, strides=0), "strides must be a whole number of at least 1, got 0"),
+        (lambda: nn.Conv2D(1, 1, 3, padding="SOME"), "Conv2D: Unknown padding 'SOME': use 'SAME'"),
+        (
+            lambda: nn.Conv2D(1, 1, 3, padding=[(1, 2)]),
+            "Conv2D: padding needs one entry for each of the 2 axes, got 1",
+        ),
+        (lambda: nn.MaxPool("2"), "window must be a whole number of at least 1, got '2'"),
+        (lambda: nn.Embedding(3, 0), "Embedding: features must be a whole number of at least 1, got 0"),
         (lambda: nn.Quantize(1), "levels must be an integer, at least 2; got 1."),
         (lambda: nn.Sequential([nn.ReLU()]), "got list as layer 0; write Sequential(*layers)."),
         (lambda: nn.Concat(nn.ReLU(), 3), "Concat: expected modules or functions, got int as layer 1."),
@@ -781,8 +774,6 @@ def test_inputs_that_do_not_fit(layer, x, message):
         (lambda: nn.Parameter(2.5), "a shape is a tuple of whole numbers, got 2.5."),
         (lambda: nn.Parameter((2, -1)), "lengths must not be negative"),
         (lambda: nn.Parameter((2,), dtype="colour"), "'colour' is no dtype"),
-        (lambda: nn.initialisers.normal(-1.0), "scale must be a finite number of at least 0, got -1.0."),
-        (lambda: nn.initialisers.uniform(fan_in=0), "fan_in must be at least 1, got 0."),
     ],
 )
 def test_settings_that_make_no_sense(make, message):
@@ -819,7 +810,7 @@ class Reader(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(5, 8)
-        self.place = nn.Parameter((4, 8), nn.initialisers.normal(fan_in=1))
+        self.place = nn.Parameter((4, 8), jax.nn.initializers.normal(1.0))
         self.attention = nn.MultiHeadAttention(8, 2, causal=True)
         self.out = nn.Linear(16, 5)
 

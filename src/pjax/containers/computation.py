@@ -5,6 +5,7 @@ The leaves are `Array` (constant) and `Parameter` (to be found by an optimiser).
 """
 
 import collections
+import contextvars
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -22,12 +23,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """Those behind operators and methods, by name. `pjax.containers.numpy`, which needs the classes of this
 module, hands them in."""
 
-_serials = itertools.count()
-
-
-def serial() -> int:
-    """A number larger than that of every computation made before."""
-    return next(_serials)
+INSIDE: contextvars.ContextVar[Callable[["Computation"], Any] | None] = contextvars.ContextVar(
+    "inside", default=None
+)
+"""In a function under `pjax.vmap`, where nothing is a computation: the values of those from around it."""
 
 
 def _operator(name: str, *, reflected: bool = False) -> Callable[..., Any]:
@@ -59,20 +58,8 @@ class Computation:
     ([11.0], 'dot', (Array(shape=(1, 2), float32), Parameter(w, shape=(2,), float32)))
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_dtype",
-        "_fn",
-        "_part",
-        "_serial",
-        "_shape",
-        "_thunk",
-        "_value",
-        "inputs",
-        "kwargs",
-        "name",
-        "op",
-    )
+    origin: tuple[Callable[[Any], Any], Any] | None = None
+    """The function and the parameters that `pjax.trace` has shown as this target."""
 
     # NumPy arrays and scalars leave `array + computation` to the reflected operators below.
     __array_ufunc__ = None
@@ -105,18 +92,6 @@ class Computation:
         self._dtype = None if dtype is None else jnp.dtype(dtype)
         self._fn = fn
         self._part = part  # which of the results of `fn`, where it has several
-        self._serial = serial()
-
-    def forget(self) -> None:
-        """Drop the value, which is that of one entry of a mapped function, and keep shape and dtype."""
-        self._shape, self._dtype = self.shape, self.dtype
-        self._value, self._thunk = None, self._gone
-
-    def _gone(self) -> jax.Array:
-        raise InputError(
-            f"{self!r} was made inside a function under pjax.vmap and has no value outside; "
-            "return it instead."
-        )
 
     @property
     def value(self) -> jax.Array:
@@ -204,8 +179,6 @@ class Computation:
 
 
 class _Leaf(Computation):
-    __slots__ = ()
-
     def __repr__(self) -> str:
         head = "" if self.name is None else f"{self.name}, "
         return f"{type(self).__name__}({head}shape={self.shape}, {self.dtype})"
@@ -222,8 +195,6 @@ class Array(_Leaf):
     'array'
     """
 
-    __slots__ = ()
-
     def __init__(self, value: Operand, name: str | None = None) -> None:
         super().__init__("array", (), _as_array("array", value), name)
 
@@ -239,8 +210,6 @@ class Parameter(_Leaf):
     Parameter(bias, shape=(3,), float32)
     """
 
-    __slots__ = ()
-
     def __init__(self, value: Operand, name: str | None = None) -> None:
         value = _as_array("parameter", value)
         if not callable(value) and not jnp.issubdtype(value.dtype, jnp.floating):
@@ -255,15 +224,6 @@ array = Array
 """Short for `Array`: ``pjax.array([[1, 2]])``."""
 parameter = Parameter
 """Short for `Parameter`: ``pjax.parameter([1.0, 2.0], name="w")``."""
-
-
-def value_of(x: Any) -> Any:
-    """The value of a `Computation`; anything else is returned unchanged.
-
-    >>> value_of(array([1.0])).tolist(), value_of(2)
-    ([1.0], 2)
-    """
-    return x.value if isinstance(x, Computation) else x
 
 
 def as_computation(x: Operand) -> Computation:
@@ -295,7 +255,6 @@ def as_function(outputs: Any) -> tuple[Callable[[Mapping[str, jax.Array]], Any],
     order = ancestors(results)
     parameters = [x for x in order if isinstance(x, Parameter)]
     names = _name_parameters(parameters)
-    nodes = depending(order, parameters)
 
     def fn(params: Mapping[str, jax.Array]) -> Any:
         if set(params) != set(names):
@@ -304,8 +263,11 @@ def as_function(outputs: Any) -> tuple[Callable[[Mapping[str, jax.Array]], Any],
                 "pass all of them and no others."
             )
         known = {id(p): jnp.asarray(params[name]) for name, p in zip(names, parameters, strict=True)}
-        replay(nodes, known)
-        values = [lookup(known, x) if isinstance(x, Computation) else x for x in leaves]
+        several: dict[int, Any] = {}  # the results of one call share their function, which is called once
+        for node in order:
+            if any(id(x) in known for x in node.inputs):
+                known[id(node)] = _replayed(node, known, several)
+        values = [value_in(known, x) if isinstance(x, Computation) else x for x in leaves]
         return jax.tree.unflatten(tree, values)
 
     return fn, {name: p.value for name, p in zip(names, parameters, strict=True)}
@@ -332,45 +294,24 @@ def ancestors(outputs: Iterable[Computation]) -> list[Computation]:
     return order
 
 
-def depending(order: Sequence[Computation], sources: Iterable[Computation]) -> list[Computation]:
-    """Those of `order`, a list from `ancestors`, that are made from one of `sources`."""
-    reached = {id(x) for x in sources}
-    found = []
-    for node in order:
-        if any(id(x) in reached for x in node.inputs):
-            reached.add(id(node))
-            found.append(node)
-    return found
+def _replayed(node: Computation, known: Mapping[int, Any], several: dict[int, Any]) -> Any:
+    """The value of a computation, from those in `known` (by identity); other inputs keep their values."""
+    if node._fn is None:
+        raise InputError(
+            f"{node!r} cannot be replayed: it was made without the function that computes it. "
+            "Build it with the functions of pjax, or pass fn= to Computation."
+        )
+    values = [value_in(known, x) for x in node.inputs]
+    if node._part is None:
+        return node._fn(*values)
+    if id(node._fn) not in several:
+        several[id(node._fn)] = node._fn(*values)
+    return several[id(node._fn)][node._part]
 
 
-def replay(nodes: Iterable[Computation], known: dict[int, Any]) -> None:
-    """Evaluate `nodes`, inputs first, from the values in `known` (by identity), and add theirs to it.
-
-    An input that is not in `known` keeps its present value.
-    """
-    several: dict[int, Any] = {}
-    for node in nodes:
-        if id(node) in known:
-            continue
-        if node._fn is None:
-            raise InputError(
-                f"{node!r} cannot be replayed: it was made without the function that computes it. "
-                "Build it with the functions of pjax, or pass fn= to Computation."
-            )
-        values = [lookup(known, x) for x in node.inputs]
-        if node._part is None:
-            known[id(node)] = node._fn(*values)
-        else:
-            # The results of one call share their function, which must be evaluated only once.
-            if id(node._fn) not in several:
-                several[id(node._fn)] = node._fn(*values)
-            known[id(node)] = several[id(node._fn)][node._part]
-
-
-def lookup(known: Mapping[int, Any], x: Computation) -> Any:
-    """The value of `x` in `known` (by identity), or its present value."""
-    key = id(x)
-    return known[key] if key in known else x.value  # noqa: SIM401 (a lazy value must not be evaluated)
+def value_in(known: Mapping[int, Any], x: Computation) -> Any:
+    """The value of a computation in `known` (by identity), or its present value."""
+    return known[id(x)] if id(x) in known else x.value  # noqa: SIM401 (a lazy value must not be evaluated)
 
 
 def _name_parameters(parameters: Sequence[Parameter]) -> list[str]:

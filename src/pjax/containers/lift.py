@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax.containers.computation import Computation, as_computation
+from pjax.containers.computation import INSIDE, Computation, as_computation
 from pjax.errors import InputError
 
 P = ParamSpec("P")
@@ -52,6 +52,9 @@ def lift(*arrays: str, expects: str) -> Callable[[Callable[P, jax.Array]], Calla
                 operands.extend(given)
                 counts[key] = len(given) if is_sequence else None
             _check_computations(name, operands, static)
+            value_of = INSIDE.get()
+            if value_of is not None:
+                operands = [value_of(x) if isinstance(x, Computation) else x for x in operands]
 
             def evaluate(*values: Any) -> jax.Array:
                 try:

@@ -4,11 +4,10 @@ Each takes plain arrays and returns a plain array, by ordinary JAX code: inside 
 an optimiser they are no different from ``jax.numpy``. If an argument is a `Computation`, so is the result.
 """
 
-import builtins
 import functools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -301,13 +300,10 @@ def _index(x: Operand, arrays: Sequence[Operand], idx: Any) -> jax.Array:
     rest = iter(arrays)
     form = idx if isinstance(idx, tuple) else (idx,)
     parts = tuple(_index_part(next(rest) if part is _HOLE else part) for part in form)
-    if any(isinstance(part, jax.core.Tracer) for part in parts):
-        return jnp.asarray(x[parts])
-    # NumPy judges the index on an array without contents, because JAX clips what is out of range.
-    np.broadcast_to(np.int8(0), x.shape)[parts]
-    if not any(isinstance(part, np.ndarray) for part in parts):
-        return jnp.asarray(x[parts])
-    return _pick(x, tuple(_from_zero(x.shape, parts)))
+    if not any(isinstance(part, jax.core.Tracer) for part in parts):
+        # NumPy judges the index on an array without contents, because JAX clips what is out of range.
+        np.broadcast_to(np.int8(0), x.shape)[parts]
+    return jnp.asarray(x[parts])
 
 
 @lift("x", expects="as many scalars in the new shape as in the old, with at most one -1")
@@ -396,7 +392,7 @@ def repeat(x: Operand, repeats: int | Sequence[int], axis: int | None = None) ->
     if counts.size != length:
         raise InputError(f"{counts.size} repeats for an axis of length {length}.")
     where = np.repeat(np.arange(length), counts)
-    return _pick(x, (slice(None),) * axis + (where,))
+    return jnp.asarray(x[(slice(None),) * axis + (where,)])
 
 
 @lift("x", expects="a shape in which every axis is as long as that of the array, or that is 1 there")
@@ -549,33 +545,6 @@ def _index_part(part: Any) -> Any:
     if array.dtype != bool and not np.issubdtype(array.dtype, np.integer):
         raise InputError(f"an index must be integers or booleans, got {array.dtype}.")
     return array if array.dtype == bool else array.astype(np.intp)
-
-
-def _pick(x: jax.Array, idx: tuple[Any, ...]) -> jax.Array:
-    """``x[idx]`` for an index that is known to be in range and not negative: one gather."""
-    return x.at[idx].get(mode="promise_in_bounds", wrap_negative_indices=False)
-
-
-def _from_zero(shape: tuple[int, ...], parts: tuple[Any, ...]) -> Iterator[Any]:
-    """The index with masks as arrays of integers, and every integer counted from the start of its axis."""
-    axis = 0
-    for i, part in enumerate(parts):
-        if isinstance(part, np.ndarray) and part.dtype == bool:
-            yield from np.nonzero(part)
-        elif isinstance(part, np.ndarray | int | np.integer):
-            yield np.where(np.asarray(part) < 0, part + shape[axis], part)
-        else:
-            yield part
-        if part is Ellipsis:
-            axis = len(shape) - builtins.sum(map(_axes_taken, parts[i + 1 :]))
-        else:
-            axis += _axes_taken(part)
-
-
-def _axes_taken(part: Any) -> int:
-    if part is None:
-        return 0
-    return part.ndim if isinstance(part, np.ndarray) and part.dtype == bool else 1
 
 
 _BEHIND_OPERATORS = add, subtract, multiply, matmul, negative, index, reshape, transpose, sum, mean, max, min

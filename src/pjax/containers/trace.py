@@ -1,8 +1,7 @@
 """The graph of a function, as computations that can be inspected."""
 
 import functools
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,12 +26,10 @@ def trace(fn: Callable[[Any], Any], params: Any) -> Any:
     traced = read(fn, params)
     graph = build(traced)
     leaves = jax.tree.leaves(params)
-    values: dict[str, Any] = {}
 
+    @functools.cache
     def forward() -> tuple[Evaluator, dict[int, Any]]:
-        if not values:
-            values["all"] = graph.evaluator(traced.constants, leaves)
-        return values["all"]
+        return graph.evaluator(traced.constants, leaves)
 
     shown: dict[int, Any] = {}
     for node in graph.nodes:
@@ -59,15 +56,7 @@ def trace(fn: Callable[[Any], Any], params: Any) -> Any:
             dtype=node.dtype,
         )
     targets = tuple(shown[t.index] for t in graph.targets)
-    _ORIGINS.update(dict.fromkeys(targets, (fn, params)))
+    origin = fn, params
+    for target in targets:
+        target.origin = origin
     return targets[0] if len(targets) == 1 else targets
-
-
-# What was traced, by its targets.
-_ORIGINS: "weakref.WeakKeyDictionary[Any, tuple[Callable[[Any], Any], Any]]" = weakref.WeakKeyDictionary()
-
-
-def origin(targets: Sequence[Any]) -> tuple[Callable[[Any], Any], Any] | None:
-    """The function and the parameters that `trace` has shown as these targets; None for others."""
-    found = [_ORIGINS.get(target) for target in targets]
-    return found[0] if all(one is found[0] for one in found) else None

@@ -5,7 +5,7 @@
 | which layer does not converge? | `violations` |
 | where does the NaN come from? | `locate_nan` |
 | why are there identity nodes? | `explain_partition` |
-| why is it compiled again? | `explain_recompile`, `compare_calls` |
+| why is it compiled again? | `explain_recompile` |
 | how far is it? | `progress` |
 """
 
@@ -20,7 +20,6 @@ from pjax.debug._progress import progress as progress
 from pjax.debug._recompile import Comparison as Comparison
 from pjax.debug._recompile import Difference as Difference
 from pjax.debug._recompile import Explained as Explained
-from pjax.debug._recompile import compare_calls as compare_calls
 from pjax.debug._recompile import explain_recompile as explain_recompile
 from pjax.debug._violations import Violations as Violations
 from pjax.debug._violations import violations as violations

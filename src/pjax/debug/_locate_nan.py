@@ -260,10 +260,10 @@ def _steps(program: Program, traced: tracing.Traced, leaves: Sequence[Any]) -> I
         problem.events.clear()
         new = iteration.step(state)
         order[:], finite = zip(*problem.events, strict=True)
-        seen = {
-            node.index: [_seen(problem, node, i, before) for i in range(len(node.wires))]
-            for node in graph.nodes
-        }
+        seen = {}  # what the inputs of nodes are
+        for v in range(len(graph.nodes)):
+            pairs = zip(problem.inputs.get(v, ()), problem.shifts(v, before), strict=False)
+            seen[v] = [at if shift is None else at + shift for at, shift in pairs]
         outputs = {v: problem.points[v] + shift for v, shift in before.items()}
         return new, jnp.stack(finite), seen, outputs, iteration.values(new)
 
@@ -277,12 +277,6 @@ def _steps(program: Program, traced: tracing.Traced, leaves: Sequence[Any]) -> I
                 where = f"the consensus of {info(graph, graph.nodes[v]).label}, from moves that are finite"
                 found = found and dataclasses.replace(found, where=where)
         yield found
-
-
-def _seen(problem: Problem, node: Node, i: int, values: dict[int, jax.Array]) -> jax.Array:
-    """What input i of a node is, given displacements."""
-    at, shift = problem.inputs[node.index][i], problem.push(node.index, i, values)
-    return at if shift is None else at + shift
 
 
 def _projection(

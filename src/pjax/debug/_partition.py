@@ -104,34 +104,22 @@ def _originals(graph: Graph, divided: Graph) -> dict[int, int]:
     return found
 
 
-def _path(near: Sequence[frozenset[int]], start: int, end: int) -> list[int]:
-    """A shortest path between two nodes; empty if there is none."""
-    before = {start: start}
-    queue = deque([start])
-    while queue and end not in before:
-        v = queue.popleft()
-        for u in sorted(near[v]):
-            if u not in before:
-                before[u] = v
-                queue.append(u)
-    if end not in before:
-        return []
-    path = [end]
-    while path[-1] != start:
-        path.append(before[path[-1]])
-    return path[::-1]
-
-
 def _odd_cycle(graph: Graph, v: int, r: int) -> list[int]:
-    """An odd cycle through the edge of two nodes: an even path from one to the other; empty if none is found.
+    """An odd cycle through the edge of two nodes: a shortest even path from one to the other; empty for none.
 
     Each node is there twice, once for an even and once for an odd number of steps.
     """
-    count = len(graph.nodes)
-    near = [
-        frozenset(u + (count if half == 0 else 0) for u in graph.neighbours[w] if {u, w} != {v, r})
-        for half in (0, 1)
-        for w in range(count)
-    ]
-    path = [w % count for w in _path(near, v, r)]
-    return path if len(set(path)) == len(path) else []
+    before: dict[tuple[int, int], tuple[int, int] | None] = {(v, 0): None}
+    queue = deque(before)
+    while queue and (r, 0) not in before:
+        w, odd = queue.popleft()
+        for u in sorted(graph.neighbours[w]):
+            if {u, w} != {v, r} and (u, 1 - odd) not in before:
+                before[u, 1 - odd] = w, odd
+                queue.append((u, 1 - odd))
+    path: list[int] = []
+    at = (r, 0) if (r, 0) in before else None
+    while at is not None:
+        path.append(at[0])
+        at = before[at]
+    return path[::-1] if len(set(path)) == len(path) else []

@@ -460,15 +460,14 @@ def pack(*, folder: Path) -> None:
 # --- Networks ---
 
 
-def graph(*, fold: bool, direction: str, out: list[Path] | None, text: str, **settings: Any) -> None:
+def graph(*, fold: bool, out: list[Path] | None, **settings: Any) -> None:
     """Draw a network as a graph of constraints."""
     with _messages():
-        check_name("--print", text, ("mermaid", "dot"))
-        drawing = pjax.draw(*example(_config(**settings)), fold=fold, direction=direction)  # type: ignore[arg-type]
+        drawing = pjax.draw(*example(_config(**settings)), fold=fold)
         for path in out or ():
             _say(drawing.save(path))
         if not out:
-            typer.echo(drawing.mermaid if text == "mermaid" else drawing.dot, nl=False)
+            typer.echo(drawing.mermaid, nl=False)
 
 
 def summary(*, markdown: bool, **settings: Any) -> None:

@@ -40,7 +40,7 @@ class _Layered(nn.Module, abc.ABC):
     ) -> None:
         super().__init__()
         _check_widths(type(self).__name__, widths)
-        initialiser = nn.initialisers.normal(scale)
+        initialiser = jax.nn.initializers.variance_scaling(scale, "fan_in", "normal")
         self.skip = skip
         shapes = zip([inputs, *widths], widths, strict=False)
         self.hidden = [self.layer(*shape, initialiser) for shape in shapes]
@@ -140,7 +140,7 @@ class QuantisedMLP(nn.Module):
         _check_widths("QuantisedMLP", widths)
         self.levels, self.straight_through = levels, straight_through
         sizes = list(zip([inputs, *widths], [*widths, classes], strict=True))
-        initialiser = nn.initialisers.normal(scale)
+        initialiser = jax.nn.initializers.variance_scaling(scale, "fan_in", "normal")
         reach = 1.0 if levels == 2 else 2.0
         self.reach, self.scales = reach, [reach * math.sqrt(scale / fan_in) for fan_in, _ in sizes]
         self.weight = [nn.Parameter(size, initialiser) for size in sizes]

@@ -42,7 +42,7 @@ from pjax.rules.scalar import TABLE, Function, Scalar
 from pjax.rules.scan import Scan
 
 # Equations that pass on what they get.
-_SAME = frozenset({"name", "optimization_barrier", "copy", "copy_p", "device_put", "pvary", "pbroadcast"})
+_SAME = frozenset({"name", "optimization_barrier", "copy", "device_put", "pvary", "pbroadcast"})
 
 # What may be done to losses so that each still counts by a factor.
 _LOSS_SUMS = frozenset({"add", "add_any", "sub", "neg", "reduce_sum", "concatenate", "stack", "pad", "psum"})
@@ -58,21 +58,6 @@ class _NoTargetError(Exception):
     def __init__(self, equations: set[int]) -> None:
         super().__init__()
         self.equations = equations
-
-
-@dataclasses.dataclass(frozen=True)
-class Missing:
-    """An equation for which there is no rule."""
-
-    name: str
-    line: str
-    inside: str
-    types: str
-
-    def __str__(self) -> str:
-        inside = f" (of {self.inside})" if self.inside else ""
-        line = f" at {self.line}" if self.line else ""
-        return f"  {self.name!r}{inside}{line}: {self.types}"
 
 
 def build_graph(
@@ -162,7 +147,8 @@ class Builder:
         self.nodes: list[Node] = []
         self.captured: dict[int, list[Expr]] = {}
         """What inner jaxprs captured, by their identity."""
-        self.missing: dict[Missing, None] = {}
+        self.missing: dict[str, None] = {}
+        """Equations for which there is no rule, in words."""
         self.empty = ""
         """The first equation without a single number."""
         self._origin: dict[int, int] = {}  # of targets: their equations
@@ -370,7 +356,8 @@ class Builder:
         line = lines.user_line(eqn)
         if kind is None:
             types = f"{', '.join(map(lines.describe, inputs))} -> {lines.results(eqn)}"
-            self.missing[Missing(eqn.primitive.name, line, lines.enclosing(), types)] = None
+            inside = f" (of {lines.enclosing()})" if lines.enclosing() else ""
+            self.missing[f"  {eqn.primitive.name!r}{inside}{lines.at(eqn)}: {types}"] = None
             return self.add("missing", None, (), aval.shape, aval.dtype).output
         function = Function(("form", equations.form_key(form)), eqn.primitive.name, fn)
         rule = (LinearMap if kind == "linear" else Joint)(function, len(form.bases))
@@ -380,10 +367,9 @@ class Builder:
         """Name all equations for which there is no rule."""
         if not self.missing:
             return
-        found = [str(missing) for missing in self.missing]
         raise UnsupportedEquationError(
             "no projection is known for these equations, which JAX cannot differentiate either:\n"
-            + "\n".join(found)
+            + "\n".join(self.missing)
             + "\nCompute it from constants, hold it with"
             " jax.lax.stop_gradient, or give it a rule: pjax.register_primitive"
         )
@@ -419,12 +405,12 @@ class Builder:
         if found is None:
             return out
         spelling, *given = found
-        (labels,) = self._traced(spelling.labels, given)
+        (labels,) = self.traced(spelling.labels, given)
         loss = self.target(CrossEntropy(), [found.logits, labels], eqn, lines.user_line(eqn))
-        return self._traced(spelling.value, [loss, found.labels])[0]
+        return self.traced(spelling.value, [loss, found.labels])[0]
 
-    def _traced(self, fn: Any, args: list[Expr]) -> list[Expr]:
-        """A function of expressions."""
+    def traced(self, fn: Any, args: list[Expr]) -> list[Expr]:
+        """A function of one result, of expressions: its equations in the place of another."""
         closed = jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
         return [out for out in self.inline(closed, args, [True]) if out is not None]
 

@@ -20,7 +20,7 @@ from pjax.errors import GraphError
 from pjax.graph import jaxprs
 from pjax.graph import wires as layout
 from pjax.graph.lines import at, user_line
-from pjax.graph.wires import Expr, Form
+from pjax.graph.wires import Expr, Form, Step
 from pjax.rules.base import Primitive
 from pjax.rules.convolution import Convolution
 from pjax.rules.divide import Divide
@@ -105,93 +105,54 @@ def joint_form(eqn: jex.JaxprEqn, args: Sequence[Expr], result: int) -> Form:
 def _joined(
     eqn: jex.JaxprEqn, args: Sequence[Expr], forms: dict[int, Form], result: int, is_curved: bool
 ) -> Form:
-    """The form of a result, given those of some operands; the others are bases, constants or numbers."""
-    bases: list[Expr] = []
-    constants: list[Expr] = []
-    steps: list[tuple[Any, tuple[Any, ...]]] = []
-
-    def place(kind: str, known: list[Expr], expr: Expr) -> tuple[Any, ...]:
-        for i, other in enumerate(known):
-            if other is expr:
-                return (kind, i)
-        known.append(expr)
-        return (kind, len(known) - 1)
-
-    def leaf(expr: Expr) -> tuple[Any, ...]:
-        if expr.depends:
-            return place("base", bases, expr)
-        if expr.literal is not None and np.ndim(expr.literal) == 0:
-            return ("number", jaxprs.freeze(np.asarray(expr.literal)), expr)
-        return place("constant", constants, expr)
-
-    def merged(form: Form) -> tuple[Any, ...]:
-        offset = len(steps)
-        of_bases, of_constants = [leaf(b) for b in form.bases], [leaf(c) for c in form.constants]
-
-        def moved(operand: tuple[Any, ...]) -> tuple[Any, ...]:
-            if operand[0] == "base":
-                return of_bases[operand[1]]
-            if operand[0] == "constant":
-                return of_constants[operand[1]]
-            return ("step", operand[1] + offset, operand[2]) if operand[0] == "step" else operand
-
-        known = {step: i for i, step in enumerate(map(_step_key, steps))}
-        where: dict[int, int] = {}
-        for i, (inner, operands) in enumerate(form.steps):
-            new = tuple(("step", where[o[1]], o[2]) if o[0] == "step" else moved(o) for o in operands)
-            key = _step_key((inner, new))
-            if key not in known:
-                known[key] = len(steps)
-                steps.append((inner, new))
-            where[i] = known[key]
-        return ("step", where[form.place[1]], form.place[2])
-
-    done: dict[int, tuple[Any, ...]] = {}
-    operands = []
-    for a in args:
-        if id(a) not in done:
-            done[id(a)] = merged(forms[id(a)]) if id(a) in forms else leaf(a)
-        operands.append(done[id(a)])
-    steps.append((eqn, tuple(operands)))
-    return Form(tuple(bases), tuple(constants), tuple(steps), ("step", len(steps) - 1, result), is_curved)
-
-
-def _step_key(step: tuple[Any, tuple[Any, ...]]) -> Any:
-    eqn, operands = step
-    shapes = tuple(str(v.aval) for v in eqn.outvars)
-    return (
-        eqn.primitive.name,
-        jaxprs.params_key(eqn),
-        tuple(o[:2] if o[0] == "number" else o for o in operands),
-        shapes,
-    )
+    """The form of a result, given those of some operands; the others are what it starts from."""
+    steps = dict.fromkeys(step for a in args if id(a) in forms for step in forms[id(a)].steps)
+    before = {i: (form.steps[-1], form.result) for i, form in forms.items()}
+    last = Step(eqn, tuple(before.get(id(a), a) for a in args))
+    return Form((*steps, last), result, is_curved)
 
 
 def form_key(form: Form) -> Any:
     """The same for forms that are the same function."""
-    return (len(form.bases), len(form.constants), tuple(map(_step_key, form.steps)), form.place)
+    numbers = {id(x): i for i, x in enumerate((*form.bases, *form.constants, *form.steps))}
+
+    def name(operand: Any) -> Any:
+        if not isinstance(operand, Expr):
+            return numbers[id(operand[0])], operand[1]
+        known = numbers.get(id(operand))
+        return jaxprs.freeze(np.asarray(operand.literal)) if known is None else known
+
+    steps = tuple(
+        (
+            step.eqn.primitive.name,
+            jaxprs.params_key(step.eqn),
+            tuple(map(name, step.operands)),
+            tuple(str(v.aval) for v in step.eqn.outvars),
+        )
+        for step in form.steps
+    )
+    return len(form.bases), len(form.constants), steps, form.result
 
 
 def traits_of(form: Form) -> Traits:
     """What is known of a function that is put together of several equations."""
-    known = "constant", "number"
 
-    def chooses(name: str, operands: tuple[Any, ...]) -> bool:
-        return name == "select_n" and operands[0][0] in known  # by constants: it has no kinks
+    def fixed(operand: Any) -> bool:
+        return isinstance(operand, Expr) and not operand.depends
 
-    def is_tame(eqn: jex.JaxprEqn, operands: tuple[Any, ...]) -> bool:
-        name = eqn.primitive.name
+    def chooses(step: Step) -> bool:
+        return step.eqn.primitive.name == "select_n" and fixed(step.operands[0])  # so it has no kinks
+
+    def is_tame(step: Step) -> bool:
+        name = step.eqn.primitive.name
         if name == "div":
-            return operands[1][0] in known
+            return fixed(step.operands[1])
         if name == "integer_pow":
-            return eqn.params["y"] >= 0
-        return name in TAME or (name in _ARITHMETIC and name not in _KINKS) or chooses(name, operands)
+            return step.eqn.params["y"] >= 0
+        return name in TAME or (name in _ARITHMETIC and name not in _KINKS) or chooses(step)
 
-    steps = [(eqn.primitive.name, operands) for eqn, operands in form.steps]
-    pieces = len(steps) > 1 and any(
-        name in _KINKS and not chooses(name, operands) for name, operands in steps
-    )
-    return Traits(pieces=pieces, tame=all(is_tame(*step) for step in form.steps))
+    kinks = any(step.eqn.primitive.name in _KINKS and not chooses(step) for step in form.steps)
+    return Traits(pieces=len(form.steps) > 1 and kinks, tame=all(map(is_tame, form.steps)))
 
 
 def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]:
@@ -213,19 +174,18 @@ def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]
         return jaxprs.bind(eqn, *operands)
 
     def fn(*inputs: Any) -> Any:
-        given = {"base": inputs[: len(form.bases)], "constant": inputs[len(form.bases) :]}
-        found: list[Sequence[Any]] = []
+        given = dict(zip(map(id, (*form.bases, *form.constants)), inputs, strict=True))
+        found: dict[Step, Sequence[Any]] = {}
 
-        def read(operand: tuple[Any, ...]) -> Any:
-            if operand[0] == "step":
-                return found[operand[1]][operand[2]]
-            if operand[0] == "number":
-                return jnp.asarray(operand[2].literal, operand[2].dtype)
-            return given[operand[0]][operand[1]]
+        def read(operand: Any) -> Any:
+            if not isinstance(operand, Expr):
+                return found[operand[0]][operand[1]]
+            value = given.get(id(operand))
+            return jnp.asarray(operand.literal, operand.dtype) if value is None else value
 
-        for eqn, operands in form.steps:
-            found.append(bound(eqn, [jnp.asarray(read(o)) for o in operands], inputs[0].dtype))
-        return read(form.place)
+        for step in form.steps:
+            found[step] = bound(step.eqn, [jnp.asarray(read(o)) for o in step.operands], inputs[0].dtype)
+        return found[form.steps[-1]][form.result]
 
     return fn
 
@@ -525,16 +485,14 @@ def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
 # --- Functions of several values ----------------------------------------------------------------------------
 
 
-def _power(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+def _power(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
     """x^y of two values that move: exp(y log x)."""
-    return _rewritten(builder, eqn, args, lambda x, y: jnp.exp(y * jnp.log(x)))
+    return builder.traced(lambda x, y: jnp.exp(y * jnp.log(x)), args)
 
 
 def _cumulative_product(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
     axis, reverse = eqn.params["axis"], eqn.params["reverse"]
-    return _rewritten(
-        builder, eqn, args, lambda x: lax.associative_scan(jnp.multiply, x, axis=axis, reverse=reverse)
-    )
+    return builder.traced(lambda x: lax.associative_scan(jnp.multiply, x, axis=axis, reverse=reverse), args)
 
 
 def _product(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
@@ -549,15 +507,7 @@ def _product(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Ex
             x = jnp.concatenate([both, x[2 * half :]]) if len(x) % 2 else both
         return x[0] if len(x) else jnp.ones(x.shape[1:], x.dtype)
 
-    return _rewritten(builder, eqn, args, product)
-
-
-def _rewritten(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr], fn: Callable[..., Any]) -> list[Expr]:
-    """An equation as others."""
-    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args]
-    closed = jax.make_jaxpr(fn)(*avals)
-    found = builder.inline(closed, args, [True] * len(eqn.outvars))
-    return [expr for expr in found if expr is not None]
+    return builder.traced(product, args)
 
 
 # --- Rules of pjax ------------------------------------------------------------------------------------------
@@ -573,11 +523,11 @@ def _apply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr
     if not rule.is_target:
         return [builder.operation(rule, *args, **out(eqn))]
     if id(eqn) in builder.plain:
-        return _rewritten(builder, eqn, args, rule.forward)
+        return builder.traced(rule.forward, args)
     predictions, *labels = args
     if any(label.depends for label in labels):
         if not rule.of_difference:
-            return _rewritten(builder, eqn, args, rule.forward)
+            return builder.traced(rule.forward, args)
         # |a - b|² is the squared error of a - b from zero.
         difference = {"shape": predictions.shape, "dtype": predictions.dtype, "line": line}
         predictions = builder.operation(Sum((1, -1)), vector(predictions), vector(labels[0]), **difference)
@@ -614,11 +564,8 @@ EQUATIONS: dict[str, Reading] = {
     "reduce_prod": _product,
     "scatter": _scatter("set"),
     "scatter-add": _scatter_add,
-    "scatter_add": _scatter_add,
     "scatter-max": _scatter("max"),
     "scatter-min": _scatter("min"),
-    "scatter_max": _scatter("max"),
-    "scatter_min": _scatter("min"),
     "pjax": _apply,
 }
 

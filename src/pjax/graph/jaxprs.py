@@ -16,12 +16,9 @@ import numpy as np
 # Equations that only wrap another jaxpr, and where they keep it.
 WRAPPERS = {
     "jit": "jaxpr",
-    "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
     "custom_lin": "call_jaxpr",
     "remat": "jaxpr",
     "remat2": "jaxpr",

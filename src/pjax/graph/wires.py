@@ -29,15 +29,10 @@ LAYOUTS: dict[str, tuple[int, ...] | None] = {
     "broadcast_in_dim": (0,),
     "concatenate": None,
     "convert_element_type": (0,),
-    "copy": (0,),
-    "copy_p": (0,),
-    "device_put": None,
     "dynamic_slice": (0,),
     "dynamic_update_slice": (0, 1),
     "expand_dims": (0,),
     "gather": (0,),
-    "name": (0,),
-    "optimization_barrier": None,
     "pad": (0, 1),
     "reduce_precision": (0,),
     "reshape": (0,),
@@ -59,7 +54,6 @@ UNIFORM = frozenset(
         "broadcast_in_dim",
         "convert_element_type",
         "copy",
-        "copy_p",
         "device_put",
         "expand_dims",
         "name",
@@ -112,18 +106,41 @@ class Expr:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """An equation in a form."""
+
+    eqn: jex.JaxprEqn
+    operands: tuple["Expr | tuple[Step, int]", ...]
+    """What it starts from, or a result of a step before."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Form:
     """A value as a function of few others: what makes one node of many equations."""
 
-    bases: tuple[Expr, ...]
-    """What moves with parameters."""
-    constants: tuple[Expr, ...]
-    steps: tuple[tuple[Any, tuple[Any, ...]], ...]
-    """Equations, each with its operands: the place of a base, a constant or a step before, or a number."""
-    place: Any
-    """Of the value itself: ``("step", i, k)`` is result k of step i."""
+    steps: tuple[Step, ...]
+    """The value is a result of the last."""
+    result: int
     is_curved: bool
     """Whether it is more than sums, products with constants, and bounds."""
+
+    @functools.cached_property
+    def leaves(self) -> tuple[Expr, ...]:
+        """What it starts from, each once, but for numbers that are written in the program."""
+        every = (x for step in self.steps for x in step.operands if isinstance(x, Expr))
+        return tuple(
+            {id(x): x for x in every if x.depends or np.ndim(x.literal) or x.literal is None}.values()
+        )
+
+    @functools.cached_property
+    def bases(self) -> tuple[Expr, ...]:
+        """What moves with parameters."""
+        return tuple(x for x in self.leaves if x.depends)
+
+    @functools.cached_property
+    def constants(self) -> tuple[Expr, ...]:
+        """What does not."""
+        return tuple(x for x in self.leaves if not x.depends)
 
 
 def literal(value: Any) -> Expr:
@@ -346,11 +363,6 @@ class Wire:
     def needs(self) -> frozenset[int]:
         """The nodes that are evaluated before: the sources, and those behind what is held."""
         return frozenset(needs_of(self.expr))
-
-    @property
-    def layouts(self) -> tuple[str, ...]:
-        """The names of the layouts on the way, for people to read."""
-        return tuple(e.call.name for e in walk(self.expr, held=False) if e.call is not None and e.depends)
 
     @property
     def steered(self) -> set[int]:

@@ -1,5 +1,7 @@
 """Labels: what is accepted, and how it is checked."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,12 @@ def check_float(name: str, what: str, value: jax.typing.ArrayLike) -> jax.Array:
             f"convert them, e.g. with .astype(jnp.float32)."
         )
     return array
+
+
+def check_positive(name: str, what: str, value: float) -> None:
+    """Raise `InputError` unless a setting is a positive finite number."""
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name}: {what} must be a positive finite number; got {value!r}.")
 
 
 def check_classes(

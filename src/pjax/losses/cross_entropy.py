@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.errors import InputError
-from pjax.losses._labels import check_classes, check_probabilities, one_hot
+from pjax.losses._labels import check_classes, check_positive, check_probabilities, one_hot
 from pjax.rules.arithmetic import rows, wide
 from pjax.rules.base import Target, apply, per_loss
 
@@ -53,8 +53,7 @@ class CrossEntropy(Target):
     core: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise InputError(f"cross_entropy: scale must be a positive finite number; got {self.scale!r}.")
+        check_positive(self.name, "scale", self.scale)
         if self.solver not in ("newton", "fixed_point"):
             raise InputError(f'cross_entropy: solver must be "newton" or "fixed_point"; got {self.solver!r}.')
 

@@ -1,14 +1,12 @@
 """The margin loss: logits on the right side of zero, by a margin."""
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from pjax.errors import InputError
-from pjax.losses._labels import check_classes, check_finite, one_hot
+from pjax.losses._labels import check_classes, check_finite, check_positive, one_hot
 from pjax.rules.arithmetic import wide
 from pjax.rules.base import Target, apply
 
@@ -36,8 +34,7 @@ class MarginLoss(Target):
     core: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.margin) and self.margin > 0):
-            raise InputError(f"margin_loss: margin must be a positive finite number; got {self.margin!r}.")
+        check_positive(self.name, "margin", self.margin)
 
     def forward(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
         gap = wide(self.displace(predictions, labels))

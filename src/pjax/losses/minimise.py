@@ -1,14 +1,12 @@
 """Any number as a loss of its own."""
 
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from pjax.errors import InputError
-from pjax.losses._labels import check_float
+from pjax.losses._labels import check_float, check_positive
 from pjax.rules.base import Target, apply
 
 
@@ -32,8 +30,7 @@ class Minimise(Target):
     core: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise InputError(f"minimise: scale must be a positive finite number; got {self.scale!r}.")
+        check_positive(self.name, "scale", self.scale)
 
     def forward(self, predictions: jax.Array, *_: Any, **__: Any) -> jax.Array:
         return predictions

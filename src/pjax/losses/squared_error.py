@@ -1,14 +1,13 @@
 """The squared error of a prediction."""
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from pjax.errors import InputError
-from pjax.losses._labels import check_finite, check_float
+from pjax.losses._labels import check_finite, check_float, check_positive
 from pjax.rules.base import Target, apply
 
 
@@ -36,10 +35,8 @@ class SquaredError(Target):
     of_difference: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
-            raise InputError(
-                f"squared_error: scale must be None or a positive finite number; got {self.scale!r}."
-            )
+        if self.scale is not None:
+            check_positive(self.name, "scale", self.scale)
 
     def forward(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
         gap = predictions - labels.astype(predictions.dtype)

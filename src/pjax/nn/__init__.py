@@ -3,7 +3,6 @@
 from pjax.containers.numpy import cross_entropy as cross_entropy
 from pjax.containers.numpy import margin_loss as margin_loss
 from pjax.containers.numpy import squared_error as squared_error
-from pjax.nn import initialisers as initialisers
 from pjax.nn._module import Module as Module
 from pjax.nn._module import Parameter as Parameter
 from pjax.nn._module import freeze as freeze

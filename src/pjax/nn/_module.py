@@ -14,12 +14,14 @@ import numpy as np
 
 from pjax.containers.lift import describe
 from pjax.errors import InputError
-from pjax.nn import initialisers
 
 # --- The declaration of a parameter: its shape, its type, and how it starts ---
 
 Initialiser: TypeAlias = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 """A function of a key, a shape and a dtype, such as those of `jax.nn.initializers`."""
+
+KEEPING_SIZE: Initialiser = jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+"""For weights of linear layers and convolutions: their outputs are of the size of their inputs."""
 
 
 class Parameter:
@@ -33,14 +35,14 @@ class Parameter:
         initialiser: a function of a key, the shape and the dtype that returns the initial value.
         dtype: a type of floating point.
 
-    >>> Parameter((2, 3), initialisers.normal())
+    >>> Parameter((2, 3), jax.nn.initializers.normal())
     Parameter(shape=(2, 3), float32)
     """
 
     def __init__(
         self,
         shape: int | Sequence[int],
-        initialiser: Initialiser = initialisers.zeros,
+        initialiser: Initialiser = jax.nn.initializers.zeros,
         dtype: Any = np.float32,
     ) -> None:
         try:
@@ -56,7 +58,7 @@ class Parameter:
         if not callable(initialiser):
             raise InputError(
                 "Parameter: the initialiser must be a function of a key, a shape and a dtype, such as "
-                f"nn.initialisers.normal(); got {type(initialiser).__name__} {initialiser!r:.120}."
+                f"jax.nn.initializers.normal(); got {type(initialiser).__name__} {initialiser!r:.120}."
             )
         self.initialiser = initialiser
         self.dtype = floating(dtype)
@@ -104,9 +106,9 @@ def floating(dtype: Any) -> np.dtype[Any]:
     return found
 
 
-# --- Whether given values are those of a model's parameters, and a message that shows where they are not ---
+# --- Whether given values are those of a model's parameters ---
 
-_MOST_LINES = 40  # parameters that fit are left out of longer lists
+_MOST_LINES = 40
 
 
 def check_parameters(model: str, declared: Mapping[str, Parameter], given: Any) -> None:
@@ -116,66 +118,27 @@ def check_parameters(model: str, declared: Mapping[str, Parameter], given: Any) 
             f"{model}.apply: the parameters must be a dictionary as model.init(key) returns it, got "
             f"{type(given).__name__}. Are the arguments in the order apply(params, x)?"
         )
-    missing = [name for name in declared if name not in given]
-    unknown = [name for name in given if name not in declared]
-    wrong = [
-        name
-        for name in declared
-        if name in given and getattr(given[name], "shape", None) != declared[name].shape
-    ]
-    if not (missing or unknown or wrong):
-        return
-    counts = [
-        f"{len(names)} {what}"
-        for names, what in ((missing, "missing"), (unknown, "unknown"), (wrong, "of another shape"))
-        if names
-    ]
-    expected_notes = dict.fromkeys(missing, "missing") | {
-        name: f"given {_shape(given[name])}" for name in wrong
-    }
-    given_notes = {name: _unknown(name, given[name], declared, missing) for name in unknown} | {
-        name: f"expected {declared[name].shape}" for name in wrong
-    }
-    raise InputError(
-        f"{model}: the parameters are not those of the model: {', '.join(counts)}.\n"
-        f"Expected:\n{_listing({name: str(p.shape) for name, p in declared.items()}, expected_notes)}\n"
-        f"Given:\n{_listing({str(name): _shape(x) for name, x in given.items()}, given_notes)}\n"
-        "Pass what model.init(key) returned for this model, or an update of it."
-    )
-
-
-def _shape(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return f"{type(value).__name__}, not an array" if shape is None else str(tuple(shape))
-
-
-def _unknown(name: Any, value: Any, declared: Mapping[str, Parameter], missing: list[str]) -> str:
-    if isinstance(value, Mapping):
-        return "unknown; names are paths with dots in one flat dictionary, such as 'hidden.weight'"
-    # What is missing is meant more likely than what was given too.
-    near = difflib.get_close_matches(str(name), missing, 1) or difflib.get_close_matches(
-        str(name), declared, 1
-    )
-    return f"unknown; did you mean {near[0]!r}?" if near else "unknown"
-
-
-def _listing(shapes: Mapping[str, str], notes: Mapping[str, str]) -> str:
-    """One line for each entry, with a mark and a note where something is wrong."""
-    if not shapes:
-        return "    nothing"
-    names = list(shapes)
-    if len(names) > _MOST_LINES:
-        names = [name for name in names if name in notes]
-    width = max(map(len, names), default=0)
-    lines = [
-        f"  ✗ {name:{width}}  {shapes[name]}  ← {notes[name]}"
-        if name in notes
-        else f"    {name:{width}}  {shapes[name]}"
-        for name in names
-    ]
-    if len(names) < len(shapes):
-        lines.append(f"    … and {len(shapes) - len(names)} that fit")
-    return "\n".join(lines)
+    missing = {name: p for name, p in declared.items() if name not in given}
+    wrong = [f"{name}: missing, of shape {p.shape}" for name, p in missing.items()]
+    for name, value in given.items():
+        shape = getattr(value, "shape", None)
+        if name not in declared:
+            # What is missing is meant more likely than what was given too.
+            near = (difflib.get_close_matches(str(name), names, 1) for names in (missing, declared))
+            hint = next((f"; did you mean {found[0]!r}?" for found in near if found), "")
+            if isinstance(value, Mapping):
+                hint = "; names are paths with dots in one flat dictionary, such as 'hidden.weight'"
+            wrong.append(f"{name}: unknown{hint}")
+        elif shape != declared[name].shape:
+            got = f"{type(value).__name__}, not an array" if shape is None else shape
+            wrong.append(f"{name}: expected {declared[name].shape}, got {got}")
+    if wrong:
+        more = [f"and {len(wrong) - _MOST_LINES} more"] if len(wrong) > _MOST_LINES else []
+        lines = "\n  ".join([*wrong[:_MOST_LINES], *more])
+        raise InputError(
+            f"{model}: the parameters are not those of the model:\n  {lines}\n"
+            "Pass what model.init(key) returned for this model, or an update of it."
+        )
 
 
 # --- Modules ---

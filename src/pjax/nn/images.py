@@ -7,8 +7,7 @@ import numpy as np
 
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
-from pjax.nn import initialisers
-from pjax.nn._module import Initialiser, Module, Parameter
+from pjax.nn._module import KEEPING_SIZE, Initialiser, Module, Parameter
 from pjax.nn.layers import check_image, padding_setting, pair, whole
 from pjax.rules.windows import Padding
 
@@ -56,7 +55,7 @@ class Conv2D(Module):
         self.strides = pair("Conv2D", "strides", strides)
         self.padding = padding_setting("Conv2D", padding)
         shape = (*self.kernel_size, self.in_features, self.out_features)
-        self.weight = Parameter(shape, initialiser or initialisers.normal(), dtype)
+        self.weight = Parameter(shape, initialiser or KEEPING_SIZE, dtype)
         self.bias = Parameter((self.out_features,), dtype=dtype) if bias else None
 
     def __call__(self, x: Operand) -> Any:

@@ -1,6 +1,5 @@
 """Layers: linear maps, embeddings, relus and rounding, sequences of layers; and what all layers check."""
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -8,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Computation, Operand
 from pjax.containers.lift import describe, lift
 from pjax.errors import InputError
-from pjax.nn import initialisers
-from pjax.nn._module import Initialiser, Module, Parameter
+from pjax.nn._module import KEEPING_SIZE, Initialiser, Module, Parameter
 from pjax.rules import Quantize as _Quantize
-from pjax.rules.windows import Padding
+from pjax.rules.windows import Padding, explicit_padding
 
 # --- Settings and inputs ---
 
@@ -26,14 +25,8 @@ def whole(owner: str, name: str, value: Any, least: int = 1) -> int:
     >>> whole("Linear", "in_features", np.int64(3))
     3
     """
-    if isinstance(value, bool | np.bool) or not hasattr(value, "__index__"):
-        raise InputError(
-            f"{owner}: {name} must be a whole number, got {type(value).__name__} {value!r:.120}."
-        )
-    number = operator.index(value)
-    if number < least:
-        raise InputError(f"{owner}: {name} must be at least {least}, got {number}.")
-    return number
+    check_whole(f"{owner}: {name}", value, least)
+    return int(value)
 
 
 def pair(owner: str, name: str, value: int | Sequence[int]) -> tuple[int, int]:
@@ -55,18 +48,11 @@ def padding_setting(owner: str, padding: Any) -> Padding:
     >>> padding_setting("Conv2D", "same")
     'SAME'
     """
-    if isinstance(padding, str):
-        if padding.upper() in ("SAME", "SAME_LOWER", "VALID"):
-            return padding.upper()
-    elif isinstance(padding, Sequence):
-        if len(padding) == 2 and all(isinstance(x, Sequence) and len(x) == 2 for x in padding):
-            return [(operator.index(before), operator.index(after)) for before, after in padding]
-    elif not isinstance(padding, bool):
-        return whole(owner, "padding", padding, least=0)
-    raise InputError(
-        f"{owner}: padding must be 'SAME', 'VALID', a whole number or a pair (before, after) for each of the "
-        f"two axes, got {padding!r:.120}."
-    )
+    try:
+        explicit_padding(padding, (1, 1), (1, 1), (1, 1))
+    except InputError as error:
+        raise InputError(f"{owner}: {error}") from None
+    return padding.upper() if isinstance(padding, str) else padding
 
 
 def shape_of(place: str, x: Any, expected: str) -> tuple[int, ...]:
@@ -131,7 +117,7 @@ class Linear(Module):
         self.in_features = whole("Linear", "in_features", in_features)
         self.out_features = whole("Linear", "out_features", out_features)
         shape = (self.in_features, self.out_features)
-        self.weight = Parameter(shape, initialiser or initialisers.normal(), dtype)
+        self.weight = Parameter(shape, initialiser or KEEPING_SIZE, dtype)
         self.bias = Parameter((self.out_features,), dtype=dtype) if bias else None
 
     def __call__(self, x: Operand) -> Any:
@@ -167,7 +153,7 @@ class Embedding(Module):
         self.num = whole("Embedding", "num", num)
         self.features = whole("Embedding", "features", features)
         self.weight = Parameter(
-            (self.num, self.features), initialiser or initialisers.normal(fan_in=1), dtype
+            (self.num, self.features), initialiser or jax.nn.initializers.normal(1.0), dtype
         )
 
     def __call__(self, x: Operand) -> Any:
@@ -218,7 +204,7 @@ class ReLU(Module):
         self,
         features: int | None = None,
         *,
-        initialiser: Initialiser = initialisers.zeros,
+        initialiser: Initialiser = jax.nn.initializers.zeros,
         dtype: Any = np.float32,
     ) -> None:
         self.features = None if features is None else whole("ReLU", "features", features)

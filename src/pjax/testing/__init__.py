@@ -1,6 +1,5 @@
-"""Checks for projections and layouts: what `jax.test_util.check_grads` is for derivatives."""
+"""Checks for projections: what `jax.test_util.check_grads` is for derivatives."""
 
-from pjax.testing.layouts import check_layout as check_layout
 from pjax.testing.projections import check_projection as check_projection
 from pjax.testing.projections import check_registered as check_registered
 from pjax.testing.report import Report as Report

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from pjax.containers.computation import Array, Computation, ancestors, as_function
-from pjax.containers.trace import origin
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 
@@ -22,7 +21,8 @@ def given(what: Any, params: Any) -> tuple[Callable[[Any], Any], Any]:
             raise InputError(
                 "a computation brings its parameters along: leave params out, or pass the function instead"
             )
-        return origin(found) or as_function(what)
+        origin, *others = {id(x.origin): x.origin for x in found}.values()
+        return as_function(what) if origin is None or others else origin
     if not callable(what):
         raise InputError(
             "expected a function with its parameters, or a Computation made by the functions of pjax; got"

@@ -42,11 +42,12 @@ _MOST_POINTS = 120  # of a line; more cannot be seen
 
 
 def module(name: str) -> Any:
-    """A module of matplotlib."""
+    """A module of the extra ``draw``, imported when it is needed."""
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise PjaxError('plots need matplotlib: pip install "pjax-learn[experiments]"') from None
+        package = name.partition(".")[0]
+        raise PjaxError(f'pictures need {package}: pip install "pjax-learn[draw]"') from None
 
 
 def styled(draw: Callable[P, Any]) -> Callable[P, Any]:
@@ -221,19 +222,24 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
     [0.45, 0.9, 0.55]
     """
     order = sorted(range(len(positions)), key=positions.__getitem__)
-    # Without their gaps the positions must only not fall: neighbours that would are replaced by their mean.
-    blocks: list[tuple[float, int]] = []
-    for rank, index in enumerate(order):
-        total, count = positions[index] - rank * gap, 1
-        while blocks and blocks[-1][0] / blocks[-1][1] > total / count:
-            before = blocks.pop()
-            total, count = total + before[0], count + before[1]
-        blocks.append((total, count))
-    flat = [total / count for total, count in blocks for _ in range(count)]
-    placed = [0.0] * len(flat)
-    for rank, index in enumerate(order):
-        placed[index] = flat[rank] + rank * gap
-    return placed
+    places = apart([positions[i] for i in order], [gap] * (len(order) - 1))
+    return [place for _, place in sorted(zip(order, places, strict=True))]
+
+
+def apart(
+    wanted: Sequence[float], gaps: Sequence[float], weights: Sequence[float] | None = None
+) -> list[float]:
+    """The places nearest to the wanted ones, in the same order, with at least the gaps between neighbours.
+
+    >>> apart([0.0, 0.0], [12.0])
+    [-6.0, 6.0]
+    """
+    if not wanted:
+        return []
+    # Without their gaps the places must only not fall.
+    offsets = np.cumsum([0.0, *gaps])
+    fit = importlib.import_module("scipy.optimize").isotonic_regression  # scipy comes with JAX; it takes long
+    return (fit(np.subtract(wanted, offsets), weights=weights).x + offsets).tolist()
 
 
 # --- Scales ---

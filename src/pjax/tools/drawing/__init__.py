@@ -1,7 +1,7 @@
-"""`pjax.draw`: the computation graph of a function as a picture, in SVG, Graphviz's DOT and Mermaid.
+"""`pjax.draw`: the computation graph of a function as a picture, in SVG and Mermaid.
 
 - `diagram`: what is shown, boxes and arrows, in what colours. `names`: in what words.
-- `text`: written for programs that find places themselves.
+- `text`: written for Mermaid, which finds places itself.
 - `place`, `svg`: with places, as a picture.
 
 Pictures need the extra ``draw``: ``pip install "pjax-learn[draw]"``.
@@ -11,19 +11,19 @@ import dataclasses
 import functools
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.optim.alternating_projections import AlternatingProjections
-from pjax.optim.solver import Solver, check_option
+from pjax.optim.solver import Solver
 from pjax.tools.drawing.diagram import Diagram, diagram_of
 from pjax.tools.drawing.svg import svg_text
-from pjax.tools.drawing.text import dot_text, mermaid_text
+from pjax.tools.drawing.text import mermaid_text
 from pjax.tools.files import write_atomically
 from pjax.tools.given import constant_names, given
 
-SUFFIXES = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
+SUFFIXES = {".svg": "svg", ".mmd": "mermaid"}
 """The kinds of files, by how their names end."""
 
 
@@ -33,31 +33,25 @@ class Drawing:
 
     diagram: Diagram
     """What is shown: `boxes` and `arrows`."""
-    direction: Literal["right", "down"] = "right"
 
     @functools.cached_property
     def svg(self) -> str:
         """As SVG."""
-        return svg_text(self.diagram, self.direction)
-
-    @property
-    def dot(self) -> str:
-        """In the language of Graphviz."""
-        return dot_text(self.diagram, self.direction)
+        return svg_text(self.diagram)
 
     @property
     def mermaid(self) -> str:
         """In the language of Mermaid, which GitHub shows as a picture."""
-        return mermaid_text(self.diagram, self.direction)
+        return mermaid_text(self.diagram)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a file, of the kind that its name ends with: .svg, .dot, .gv or .mmd.
+        """Write a file, of the kind that its name ends with: .svg or .mmd.
 
         The file is there whole, or not at all.
         """
         suffix = Path(path).suffix.lower()
         if suffix not in SUFFIXES:
-            raise InputError(f"drawings are saved as {', '.join(SUFFIXES)}; got {os.fspath(path)!r}")
+            raise InputError(f"drawings are saved as {' or '.join(SUFFIXES)}; got {os.fspath(path)!r}")
         return write_atomically(Path(path), getattr(self, SUFFIXES[suffix]).encode())
 
     def _repr_svg_(self) -> str:
@@ -67,14 +61,7 @@ class Drawing:
         return f"Drawing({len(self.diagram.boxes)} boxes, {len(self.diagram.arrows)} arrows)"
 
 
-def draw(
-    fn: Any,
-    params: Any = None,
-    solver: Solver | None = None,
-    *,
-    fold: bool = True,
-    direction: Literal["right", "down"] = "right",
-) -> Drawing:
+def draw(fn: Any, params: Any = None, solver: Solver | None = None, *, fold: bool = True) -> Drawing:
     """Draw the computation graph of a function.
 
     Colours are the sets that are projected onto in turns. A wire says what moves numbers on the way, and how
@@ -87,7 +74,6 @@ def draw(
         params: any pytree of floating-point arrays; shapes are enough.
         solver: the method whose sets are shown; by default the two of `AlternatingProjections`.
         fold: whether equal nodes that project together, such as layers or time steps, are one box.
-        direction: where arrows run, ``"right"`` or ``"down"``.
 
     >>> import jax.numpy as jnp
     >>> import pjax
@@ -99,10 +85,9 @@ def draw(
     >>> print(drawing.mermaid.splitlines()[0])
     flowchart LR
     """
-    check_option("direction", direction, ("right", "down"))
     solver = AlternatingProjections() if solver is None else solver
     function, params = given(fn, params)
     traced = tracing.read(function, params)
     graph = tracing.build(traced, keep_loops=solver.keeps_loops)
     titles = constant_names(fn, function, traced.constants)
-    return Drawing(diagram_of(traced, solver.partition(graph), titles, fold=fold), direction)
+    return Drawing(diagram_of(traced, solver.partition(graph), titles, fold=fold))

@@ -11,20 +11,14 @@ from pjax.graph.nodes import Graph, Node
 _LAYOUTS = {
     "broadcast_in_dim": "broadcast",
     "convert_element_type": "cast",
-    "copy": "",
-    "copy_p": "",
-    "device_put": "",
     "dynamic_slice": "slice",
     "dynamic_update_slice": "update",
     "expand_dims": "reshape",
-    "name": "",
-    "optimization_barrier": "",
     "reduce_precision": "round",
     "rev": "reverse",
     "select_n": "where",
     "sharding_constraint": "",
     "squeeze": "reshape",
-    "stop_gradient": "",
     "vector": "",
 }
 

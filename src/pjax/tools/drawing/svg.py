@@ -19,7 +19,8 @@ from pjax.tools.drawing.diagram import (
     Style,
     paint,
 )
-from pjax.tools.drawing.place import Rectangle, Route, Size, module, place
+from pjax.tools.drawing.place import Rectangle, Route, Size, place
+from pjax.tools.plotting import module
 
 FONT = "DejaVu Sans"
 """Comes with matplotlib, and is wider than most: other fonts fit into the same boxes."""
@@ -35,11 +36,11 @@ _HEAD = (
 )
 
 
-def svg_text(diagram: Diagram, direction: str) -> str:
+def svg_text(diagram: Diagram) -> str:
     """The text of an ``.svg`` file. One unit is a seventy-second of an inch."""
     sizes = {box.key: box_size(box) for box in diagram.boxes}
     labels = [label_size(arrow) if arrow.label else None for arrow in diagram.arrows]
-    placed = place(diagram, sizes, labels, down=direction == "down")
+    placed = place(diagram, sizes, labels)
     wires, pills = [], []
     for i, (arrow, route) in enumerate(zip(diagram.arrows, placed.routes, strict=True)):
         key = f"{arrow.source}-{arrow.target}-{arrow.input}-{i}"
