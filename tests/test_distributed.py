@@ -24,7 +24,7 @@ from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
 from pjax.experiments.processes import LOST, MissingError, explain, meet
-from pjax.experiments.train import Progress, _expected, _for_numpy, train
+from pjax.experiments.train import Progress, _expected, train
 from pjax_command import app
 from tests import pages
 
@@ -76,7 +76,7 @@ def finish(process: subprocess.Popen, seconds: float = 100) -> str:
 
 def assert_close(a: Path, b: Path) -> None:
     """Two runs are the same up to the order in which sums are made."""
-    shapes = _for_numpy(_expected(Loop(CONFIG)))
+    shapes = _expected(Loop(CONFIG))
     one, other = (checkpoint.load(checkpoint.last(folder), shapes)[0] for folder in (a, b))
     for (path, found), right in zip(tree_leaves_with_path(one), tree_leaves(other), strict=True):
         np.testing.assert_allclose(found, right, atol=2e-6, err_msg=str(path))
@@ -116,10 +116,7 @@ def test_four_devices_do_what_one_does(alone: Path, tmp_path: Path) -> None:
     process = start(4, "--resume", folder, "--devices", "all")
     said = finish(process)
     assert process.returncode == 0, said
-    assert {path.name for path in folder.glob("checkpoint*")} == {
-        "checkpoint-10.orbax",
-        "checkpoint-12.orbax",
-    }
+    assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-10.npz", "checkpoint-12.npz"}
     assert_close(folder, alone)
 
 
@@ -127,21 +124,20 @@ DIVIDED = """
 import sys
 from pathlib import Path
 import jax
-from pjax.experiments import checkpoint
 from pjax.experiments.devices import Devices
 from pjax.experiments.train import train
 from tests.test_distributed import CONFIG, StopError, stop_at
 
-save = checkpoint.save
+gathered = Devices.gathered
 
-def look(path, tree, note):
+def look(devices, tree):
     for leaf in jax.tree.leaves(tree["state"]["method"]) + jax.tree.leaves(tree["best"]):
         if leaf.ndim > 1:  # with the axis of seeds
             parts = [part.data.size for part in leaf.addressable_shards]
             assert parts == [leaf.size // devices.count] * devices.count, (leaf.shape, parts)
-    save(path, tree, note)
+    return gathered(devices, tree)
 
-checkpoint.save = look
+Devices.gathered = look
 folder = Path(sys.argv[1])
 for count, step in ((4, 20), (2, 30)):
     devices = Devices(count, shard_parameters=True)
@@ -159,7 +155,7 @@ def test_parameters_over_devices(alone: Path, tmp_path: Path) -> None:
     said = finish(process)
     assert process.returncode == 0, said
     assert said.split("\n") == ["stopped 4", "stopped 2", ""]
-    assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-4.orbax", "checkpoint-6.orbax"}
+    assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-4.npz", "checkpoint-6.npz"}
     train(None, folder, resume=True)
     assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-10.npz", "checkpoint-12.npz"}
     assert_close(folder, alone)
@@ -201,10 +197,7 @@ def test_a_process_is_killed_and_the_run_goes_on(alone: Path, tmp_path: Path) ->
     assert [process.returncode for process in both] == [0, 0], said + other
     assert "step 60" in said
     assert "step 60" not in other
-    assert {path.name for path in folder.glob("checkpoint*")} == {
-        "checkpoint-10.orbax",
-        "checkpoint-12.orbax",
-    }
+    assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint-10.npz", "checkpoint-12.npz"}
     assert_close(folder, alone)
 
 
@@ -404,19 +397,6 @@ def test_bad_options(tmp_path: Path, arguments: str, message: str) -> None:
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_others_do_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    devices = Devices()
-    monkeypatch.setattr(devices, "decide", lambda make: make())
-    monkeypatch.setattr("jax.process_count", lambda: 2)
-    gather = "pjax.experiments.devices.process_allgather"
-    monkeypatch.setattr(gather, lambda own: [own, True])
-    devices.check_sees(tmp_path / "run")
-    monkeypatch.setattr(gather, lambda own: [own, False])
-    with pytest.raises(InputError, match=r"run: not seen by process 1; .* a file system that all share"):
-        devices.check_sees(tmp_path / "run")
-    assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_batch_that_cannot_be_divided() -> None:
