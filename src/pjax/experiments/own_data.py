@@ -22,7 +22,7 @@ import numpy as np
 
 from pjax.checks import check_name, some
 from pjax.errors import DataError, InputError
-from pjax.experiments.data import Array, Dataset, Kind, moments, permutation
+from pjax.experiments.data import Array, Dataset, Kind, moments, permutation, read_arrays
 
 Arrays: TypeAlias = Mapping[str, Any]
 SUFFIXES = (".csv", ".npz")
@@ -185,7 +185,7 @@ def load(
     else:
         if target or ignore or categorical:
             raise InputError(f"target, ignore and categorical are for the columns of a .csv file, got {path}")
-        arrays = read_npz(path)
+        arrays = read_arrays(path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return _made(path.name, arrays, digest, task, validation, test, standardise, columns, target or "")
@@ -302,7 +302,12 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
     if where == "data":
         arrays = dict(zip("xy", data if targets else (data,), strict=False))
     else:
-        arrays = read_npz(Path(where), least=("x", "y") if targets else ("x",))
+        arrays = read_arrays(Path(where))
+        for name, what in (("x", "inputs"), ("y", "labels"))[: 1 + targets]:
+            if name not in arrays:
+                raise DataError(
+                    f"{where}: {what} {name!r} are missing, it holds {', '.join(arrays) or 'nothing'}"
+                )
     x = form.inputs(arrays["x"], where)
     if not targets:
         return x, None
@@ -310,23 +315,6 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
     if y.shape[: 2 if form.codes else 1] != (x.shape if form.codes else x.shape[:1]):
         raise DataError(f"{where}: inputs x of shape {x.shape} do not go with targets y of shape {y.shape}")
     return x, y
-
-
-def read_npz(path: Path, least: Sequence[str] = ()) -> dict[str, Array]:
-    """The arrays of a file ``.npz``, or of ``.npy`` as ``x``; nothing in it is executed."""
-    try:
-        with path.open("rb") as file:
-            found: Any = np.load(file, allow_pickle=False)
-            arrays = {"x": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found}
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except Exception as error:  # whatever zip and NumPy say of a file that is something else
-        raise DataError(f"{path}: expected .npy, or .npz with an array 'x' ({error})") from None
-    for name in least:
-        if name not in arrays:
-            what = "inputs 'x'" if name == "x" else "labels 'y'"
-            raise DataError(f"{path}: {what} are missing, it holds {', '.join(arrays) or 'nothing'}")
-    return arrays
 
 
 # --- Arrays ---
