@@ -158,7 +158,7 @@ def _command(
 
             if signal.getsignal(signal.SIGINT) is _leave:  # from here on interrupts are heard by the package
                 endings.listen()
-            getattr(cli, declared.__name__)(**given)
+            cli.run(declared.__name__, given)
 
         own = inspect.signature(declared).parameters.values()
         keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
