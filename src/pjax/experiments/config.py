@@ -287,7 +287,7 @@ class Config:
             raise InputError(f"{name} must be of type {wanted}, got {value!r}")
 
     def own_data_options(self) -> dict[str, Any]:
-        """What `own_data.load`, or `own_data.from_arrays`, is given beside the data."""
+        """What `own_data.load` is given beside the data."""
         found: dict[str, Any] = {name: getattr(self, name) for name in _OWN}
         if self.data.endswith(".csv"):
             found["target"] = self.target

@@ -132,4 +132,4 @@ def _form(loop: Loop) -> Form:
         found: Form = own.form
         return found
     dtype, codes = ("int32", own.classes) if text else ("float32", 0)
-    return Form("classes", own.input_shape, own.classes, (), (), dtype, codes=codes)
+    return Form(shape=own.input_shape, outputs=own.classes, dtype=dtype, codes=codes)

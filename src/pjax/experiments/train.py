@@ -154,7 +154,7 @@ def _with_given(
         return config, data
     saved = configuration.read(Path(resumed) / "config.json") if config is None and resumed else config
     assert saved is not None
-    return config, own_data.from_arrays(data, **saved.own_data_options())
+    return config, own_data.load(data, **saved.own_data_options())
 
 
 def time_again(folder: str | Path) -> float:
