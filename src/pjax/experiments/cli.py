@@ -156,7 +156,7 @@ def train(*, context: typer.Context, **given: Any) -> None:
         advised = f"{again()}, alone or --distributed over any number of processes"
         raise typer.Exit(joining.watch(command, advised))
     if o.distributed:
-        joined = joining.joined(o.coordinator, o.processes, o.process, o.timeout, again())
+        joined = joining.joined(o.coordinator, o.processes, o.process, o.timeout)
     with endings.saying(advice), joined:
         places = placing.Devices(
             jax.device_count() if count == "all" else count, shard_parameters=o.shard_parameters
