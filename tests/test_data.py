@@ -308,12 +308,12 @@ BAD = {
     "NaN": (
         "higgs",
         bad(lambda s: {"x_test": np.where(np.arange(10)[:, None] == 7, np.nan, s["x_test"])}),
-        "not finite in row 7",
+        "finite numbers, row 7 has another",
     ),
     "1e300": (
         "higgs",
         bad(lambda s: {"x_train": s["x_train"] + np.where(np.arange(40)[:, None] == 3, 1e300, 0)}),
-        "not finite in row 3",
+        "finite numbers, row 3 has another",
     ),
 }
 

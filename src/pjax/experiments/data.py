@@ -92,8 +92,8 @@ class Dataset:
     y_val: Array
     x_test: Array
     y_test: Array
-    shift: Array
-    scale: Array
+    shift: Array | float = 0.0
+    scale: Array | float = 1.0
     characters: str = ""
     form: Any = None
     stream: Callable[[int], Iterator[tuple[Array, Array]]] | None = None
@@ -396,15 +396,8 @@ def _text(name: str, text: Array, file: Path, length: int) -> Dataset:
             )
         windows[f"x_{part}"] = piece[: rows * length].reshape(rows, length)
         windows[f"y_{part}"] = piece[1 : rows * length + 1].reshape(rows, length)
-    return Dataset(
-        name=name,
-        kind="text",
-        classes=len(points),
-        shift=np.zeros((), np.float32),
-        scale=np.ones((), np.float32),
-        characters="".join(map(chr, points)),
-        **windows,
-    )
+    characters = "".join(map(chr, points))
+    return Dataset(name=name, kind="text", classes=len(points), characters=characters, **windows)
 
 
 def _is_there(name: str, file: Path) -> bool:
@@ -485,11 +478,16 @@ def _check_inputs(x: Array, form: _Format, least: int, where: str) -> Array:
     if x.dtype.kind != "f":
         raise DataError(f"{where} has type {x.dtype}, expected float32")
     with np.errstate(over="ignore"):
-        x = x.astype(np.float32, copy=False)
-    finite = np.isfinite(x).all(1)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise DataError(f"{where} has a number that is not finite in row {row}: leave out such rows")
+        return check_numbers(x.astype(np.float32, copy=False), where)
+
+
+def check_numbers(x: Array, where: str) -> Array:
+    """Refuse what is no finite number."""
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{where} has type {x.dtype}, expected numbers")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        row = int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(1)))
+        raise DataError(f"{where} must be finite numbers, row {row} has another: leave out such rows")
     return x
 
 

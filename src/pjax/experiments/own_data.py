@@ -22,7 +22,7 @@ import numpy as np
 
 from pjax.checks import check_name, some
 from pjax.errors import DataError, InputError
-from pjax.experiments.data import Array, Dataset, Kind, moments, permutation, read_arrays
+from pjax.experiments.data import Array, Dataset, Kind, check_numbers, moments, permutation, read_arrays
 
 SUFFIXES = (".csv", ".npz")
 GIVEN = "given"
@@ -77,13 +77,9 @@ class Form:
     codes: int = 0
     """Of texts: how many characters there are."""
 
-    def as_json(self) -> dict[str, Any]:
-        """As JSON knows it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: object) -> "Form":
-        """Back from `as_json`."""
+        """From what JSON knows of one."""
         try:
             return cls(**{name: _tuples(value) for name, value in values.items()})
         except TypeError as error:
@@ -97,7 +93,7 @@ class Form:
 
     def inputs(self, x: Any, where: object) -> Array:
         """Inputs as the network sees them; rows of as many numbers are taken for the right shape."""
-        x = _numeric(np.asarray(x), f"{where}: x")
+        x = check_numbers(np.asarray(x), f"{where}: x")
         if x.ndim < 1 or not len(x) or x[0].size != np.prod(self.shape, dtype=int):
             wanted = ", ".join(map(str, ("n", *self.shape)))
             raise DataError(
@@ -116,7 +112,7 @@ class Form:
         """Classes by number, or standardised numbers."""
         y = np.asarray(y)
         if self.task == "regression":
-            y = _numeric(y, f"{where}: y").reshape(len(y), -1)
+            y = check_numbers(y, f"{where}: y").reshape(len(y), -1)
             if y.shape[1] != self.outputs:
                 raise DataError(f"{where}: y must hold {self.outputs} numbers a row, got {y.shape[1]}")
             return ((y - np.array(self.target_shift)) / np.array(self.target_scale)).astype(np.float32)
@@ -311,7 +307,7 @@ def _made(
     if known["task"] == "classes":
         known["labels"], known["outputs"] = _labels(name, everything)
     else:
-        flat = _numeric(y_train, f"{name}: y").reshape(len(y_train), -1)
+        flat = check_numbers(y_train, f"{name}: y").reshape(len(y_train), -1)
         known["outputs"] = n = flat.shape[1]
         moved = moments(flat) if targets else (np.zeros(n), np.ones(n))
         known["target_shift"], known["target_scale"] = (tuple(values.tolist()) for values in moved)
@@ -334,8 +330,6 @@ def _dataset(name: str, form: Form, rows: dict[str, Any]) -> Dataset:
         name=name,
         kind=kind,
         classes=form.outputs if form.task == "classes" else 0,
-        shift=np.zeros((), np.float32),
-        scale=np.ones((), np.float32),
         form=form,
         **rows,
     )
@@ -388,7 +382,7 @@ def _pair(name: str, arrays: dict[str, Array], key: str) -> tuple[Array, Array]:
     other = key.replace("x", "y", 1)
     if other not in arrays:
         raise DataError(f"{name}: {other} is missing beside {key}; it holds {', '.join(arrays)}")
-    x, y = _numeric(arrays[key], f"{name}: {key}"), arrays[other]
+    x, y = check_numbers(arrays[key], f"{name}: {key}"), arrays[other]
     if x.ndim == 1:
         x = x[:, None]
     if x.ndim == 3 and x.dtype == np.uint8:  # grey images
@@ -398,16 +392,6 @@ def _pair(name: str, arrays: dict[str, Array], key: str) -> tuple[Array, Array]:
             f"{name}: {key} and {other} must have as many rows, got the shapes {x.shape} and {y.shape}"
         )
     return x, y
-
-
-def _numeric(x: Array, where: str) -> Array:
-    """Refuse what is no finite number."""
-    if x.dtype.kind not in "biuf":
-        raise DataError(f"{where} has type {x.dtype}, expected numbers")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row = int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(1)))
-        raise DataError(f"{where} must be finite numbers, row {row} has another: leave out such rows")
-    return x
 
 
 def _task(name: str, task: str | None, y: Array, most: int | None) -> str:

@@ -191,18 +191,14 @@ def load_params(folder: str | Path, seed: int | None = None, *, model: Any = Non
     Returns:
         A pytree of arrays; for the networks that come with pjax, a dictionary.
     """
-    folder = Path(folder)
-    loop = open_run(folder, model=model)
-    return _best(folder, loop, seed)
+    return best_params(Path(folder), open_run(folder, model=model), seed)
 
 
-def open_run(folder: str | Path, *, model: Any = None, dataset: Dataset | None = None) -> Loop:
-    """The network of a run; if its data are your own, without their rows, unless they are given."""
-    folder = Path(folder)
-    config = configuration.read(folder / "config.json")
-    if dataset is None and (form := saved_form(folder)) is not None:
-        dataset = form.empty(config.data)
-    return Loop(config, dataset=dataset, model=model)
+def open_run(folder: str | Path, *, model: Any = None) -> Loop:
+    """The network of a run; if its data are your own, without their rows."""
+    config = configuration.read(Path(folder) / "config.json")
+    form = saved_form(Path(folder))
+    return Loop(config, dataset=None if form is None else form.empty(config.data), model=model)
 
 
 def saved_form(folder: Path) -> Form | None:
@@ -221,7 +217,8 @@ def check_same_data(folder: Path, dataset: Dataset) -> None:
         )
 
 
-def _best(folder: Path, loop: Loop, seed: int | None) -> Any:
+def best_params(folder: Path, loop: Loop, seed: int | None) -> Any:
+    """The same, of a run whose network is there."""
     config = loop.config
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
@@ -405,7 +402,7 @@ class _Trainer:
             | {"python": platform.python_version()},
         }
         if (form := self.loop.dataset.form) is not None:
-            results.write_object(self.folder / "data.json", form.as_json())
+            results.write_object(self.folder / "data.json", dataclasses.asdict(form))
         results.write_object(self.folder / "config.json", self.config.as_json() | about)
         results.write_lines(self.folder / "metrics.jsonl", self.checks)
 
