@@ -634,7 +634,7 @@ def test_a_disk_without_room_for_the_data_set(folder, server, monkeypatch):
     free = iter([10**9, 100])
     usage = shutil.disk_usage(folder)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage._replace(free=next(free)))
-    with pytest.raises(DownloadError, match=f"{folder} has 100 bytes left"):
+    with pytest.raises(DownloadError, match=f"^{folder} has 100 bytes left"):
         data.get("shakespeare", sources=found)
     assert not (folder / "shakespeare.txt").exists()
 

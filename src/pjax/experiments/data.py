@@ -209,7 +209,7 @@ def get(
     if _is_there(name, target):
         return target
     where, parts = target.parent, target.parent / f"{name}.download"
-    with locked(where / f"{name}.lock", progress=progress):
+    with on_disk(target), locked(where / f"{name}.lock", progress=progress):
         if _is_there(name, target):  # another process has been quicker
             return target
         paths = [
@@ -225,7 +225,7 @@ def get(
         ]
         arrays = sources[name].read(paths, show)
         check_space(where, sum(array.nbytes for array in arrays.values()))
-        with on_disk(target), replacing(target, parts / f"{target.name}.tmp") as file:
+        with replacing(target, parts / f"{target.name}.tmp") as file:
             if target.suffix == ".txt":
                 file.write(arrays["text"].tobytes())
             else:
