@@ -48,15 +48,13 @@ class _Format:
     shape: tuple[int, ...] = ()
     """The shape of one input."""
     classes: int = 0
-    peak: int = 1
-    """Images: the value of a white pixel."""
 
 
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _FORMATS = {
-    "digits": _Format("image", ("images", "labels"), (8, 8, 1), 10, peak=16),
-    "mnist": _Format("image", _SPLIT, (28, 28, 1), 10, peak=255),
-    "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10, peak=255),
+    "digits": _Format("image", ("images", "labels"), (8, 8, 1), 10),
+    "mnist": _Format("image", _SPLIT, (28, 28, 1), 10),
+    "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10),
     "higgs": _Format("table", _SPLIT, (28,), 2),
     "shakespeare": _Format("text", ("text",), classes=65),  # of the official text
 }
@@ -473,7 +471,7 @@ def _check_inputs(x: Array, form: _Format, least: int, where: str) -> Array:
         raise DataError(f"{where} has {len(x)} rows, expected at least {least}")
     if form.kind == "image":
         if x.dtype != np.uint8:
-            raise DataError(f"{where} has type {x.dtype}, expected uint8: pixels from 0 to {form.peak}")
+            raise DataError(f"{where} has type {x.dtype}, expected uint8: pixels from 0 to 255")
         return x.reshape(-1, *form.shape)
     if x.dtype.kind != "f":
         raise DataError(f"{where} has type {x.dtype}, expected float32")
