@@ -73,5 +73,5 @@ $(STAMP): pyproject.toml
 		|| { echo "pjax needs Python 3.11 or later: make PYTHON=python3.12 …"; exit 1; }
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check \
-		--editable ".[distributed,docs,draw,experiments,lint,test]"
+		--editable ".[docs,draw,experiments,lint,test]"
 	touch $@

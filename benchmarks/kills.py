@@ -159,11 +159,8 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint."""
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files if key != "note"}
-    with checkpoint.orbax().PyTreeCheckpointer() as reader:
-        return {key: np.asarray(value) for key, value in reader.restore(path.absolute()).items()}
+    with np.load(path, allow_pickle=False) as archive:
+        return {key: archive[key] for key in archive.files if key != "note"}
 
 
 def differences(found: dict[str, Any], right: dict[str, Any], tolerance: float) -> list[str]:

@@ -69,16 +69,16 @@ def train(
 
 def digits(quick: bool) -> tuple[Callable[[int, int], Iterable[tuple[Any, Any]]], Any, Any]:
     """Digits: a function from a number of batches and their size to them, and images and labels to test."""
-    found = data.load("digits", limit=300 if quick else None)
-    x, y = found.normalise(found.x_train).reshape(len(found.x_train), -1), found.y_train
-    test = found.normalise(found.x_test).reshape(len(found.x_test), -1)
+    found, most = data.load("digits"), 300 if quick else None
+    x, test = (found.normalise(rows[:most]).reshape(-1, 64) for rows in (found.x_train, found.x_test))
+    y = found.y_train[:most]
 
     def batches(count: int, size: int) -> Iterable[tuple[Any, Any]]:
         rng = np.random.default_rng(0)
         chosen = (rng.choice(len(x), size, replace=False) for _ in range(count))
         return ((x[rows], y[rows]) for rows in chosen)
 
-    return batches, test, found.y_test
+    return batches, test, found.y_test[:most]
 
 
 def one_panel(title: str, about: str) -> tuple[Any, Any]:

@@ -158,7 +158,7 @@ def _command(
 
             if signal.getsignal(signal.SIGINT) is _leave:  # from here on interrupts are heard by the package
                 endings.listen()
-            getattr(cli, declared.__name__)(**given)
+            cli.run(declared.__name__, given)
 
         own = inspect.signature(declared).parameters.values()
         keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
@@ -175,7 +175,11 @@ RunFolder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")
 RunSeed = Annotated[int | None, Option(help="Which of the run's seeds; by default the first.")]
 Results = Annotated[Path, Argument(help="Results of compare.")]
 Together = Annotated[
-    bool | None, Option("--together/--one-by-one", help="Seeds in one program; by default on accelerators.")
+    bool | None,
+    Option(
+        "--together/--one-by-one",
+        help="Seeds in one program; by default on accelerators, if nothing convolves.",
+    ),
 ]
 
 
@@ -190,9 +194,7 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _main(
-    version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: bool = Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     del version
 
@@ -203,54 +205,46 @@ def data_list() -> None:
 
 
 @_command(data_app, "get")
-def data_get(names: Annotated[list[str], Argument(help=f"Of {', '.join(DATA)}.")]) -> None:
+def data_get(names: list[str] = Argument(help=f"Of {', '.join(DATA)}.")) -> None:
     """Download data sets into $PJAX_DATA, or the user's cache; what has arrived is kept when interrupted."""
 
 
 @_command(app, "train", SETTINGS, data="digits", method="ep")
 def train(
     context: typer.Context,
-    seed: Annotated[int, Option(help="Decides initial values and the order of the data.")] = 0,
-    seeds: Annotated[int, Option(min=1, help="How many seeds, from --seed on.")] = 1,
+    seed: int = Option(0, help="Decides initial values and the order of the data."),
+    seeds: int = Option(1, min=1, help="How many seeds, from --seed on."),
     together: Together = None,
-    folder: Annotated[Path | None, Option(help="Of the run; by default a new one in runs/.")] = None,
-    resume: Annotated[Path | None, Option(help="Go on with the run in this folder.")] = None,
-    init_from: Annotated[
-        Path | None, Option(help="Begin with the best parameters of the run in this folder.")
-    ] = None,
-    quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors.")] = False,
+    folder: Path | None = Option(None, help="Of the run; by default a new one in runs/."),
+    resume: Path | None = Option(None, help="Go on with the run in this folder."),
+    init_from: Path | None = Option(None, help="Begin with the best parameters of the run in this folder."),
+    quiet: bool = Option(False, "--quiet", help="Print nothing but errors."),
     as_json: AsJson = False,
-    devices: Annotated[
-        str | None, Option(help="How many devices share every batch, or all; by default 1.")
-    ] = None,
-    shard_parameters: Annotated[
-        bool, Option("--shard-parameters", help="Divide the parameters, too, over the devices.")
-    ] = False,
-    distributed: Annotated[
-        bool, Option("--distributed", help="Be one of several processes, which share every batch.")
-    ] = False,
-    coordinator: Annotated[
-        str | None,
-        Option(
-            help="HOST:PORT of process 0; where all three are left out, the cluster is asked.",
-            envvar="JAX_COORDINATOR_ADDRESS",
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None, Option(help="How many processes there are.", envvar="JAX_NUM_PROCESSES")
-    ] = None,
-    process: Annotated[int | None, Option(help="Which one this is, from 0.", envvar="JAX_PROCESS_ID")] = None,
-    timeout: Annotated[
-        int, Option(min=2, help="Seconds after which a process that is not heard of counts as dead.")
-    ] = 20,
-    guarded: Annotated[bool, Option("--guarded", hidden=True)] = False,
+    devices: str | None = Option(None, help="How many devices share every batch, or all; by default 1."),
+    shard_parameters: bool = Option(
+        False, "--shard-parameters", help="Divide the parameters, too, over the devices."
+    ),
+    distributed: bool = Option(
+        False, "--distributed", help="Be one of several processes, which share every batch."
+    ),
+    coordinator: str | None = Option(
+        None,
+        help="HOST:PORT of process 0; where all three are left out, the cluster is asked.",
+        envvar="JAX_COORDINATOR_ADDRESS",
+    ),
+    processes: int | None = Option(None, help="How many processes there are.", envvar="JAX_NUM_PROCESSES"),
+    process: int | None = Option(None, help="Which one this is, from 0.", envvar="JAX_PROCESS_ID"),
+    timeout: int = Option(
+        20, min=2, help="Seconds after which a process that is not heard of counts as dead."
+    ),
+    guarded: bool = Option(False, "--guarded", hidden=True),
 ) -> None:
     """Train a network: a progress bar, and a folder with metrics, checkpoint and plot."""
 
 
 @_command(app, "list")
 def list_runs(
-    folder: Annotated[Path, Argument(help="Where to look, with all that is below it.")] = Path("runs"),
+    folder: Path = Argument(Path("runs"), help="Where to look, with all that is below it."),
     as_json: AsJson = False,
 ) -> None:
     """Show the runs in a folder, with their results."""
@@ -259,9 +253,9 @@ def list_runs(
 @_command(app, "eval")
 def evaluate(
     run: RunFolder,
-    data: Annotated[
-        Path | None, Option(help="A file .npz with x and y, or .csv; by default the run's own data.")
-    ] = None,
+    data: Path | None = Option(
+        None, help="A file .npz with x and y, or .csv; by default the run's own data."
+    ),
     seed: RunSeed = None,
     as_json: AsJson = False,
 ) -> None:
@@ -271,8 +265,8 @@ def evaluate(
 @_command(app, "predict")
 def predict(
     run: RunFolder,
-    data: Annotated[Path, Option(help="Inputs: a file .csv, .npy, or .npz with x.")],
-    out: Annotated[Path, Option(help="Where to write: .npy, or .csv, with scores.")],
+    data: Path = Option(help="Inputs: a file .csv, .npy, or .npz with x."),
+    out: Path = Option(help="Where to write: .npy, or .csv, with scores."),
     seed: RunSeed = None,
 ) -> None:
     """Write what a run's best parameters predict for inputs."""
@@ -280,30 +274,25 @@ def predict(
 
 @_command(app, "compare")
 def compare(
-    preset: Annotated[
-        list[str] | None,
-        Option(
-            help="A block of the paper's tables, such as mlp-mnist; paper, for all of them; learning, "
-            "extrapolated projections beside Adam; exchanges, accuracy over bytes that "
-            "devices send; studies, of rounding, precision and what helps. May be repeated."
-        ),
-    ] = None,
-    every: Annotated[bool, Option("--all", help="All presets.")] = False,
-    quick: Annotated[bool, Option(help="A small version: minutes on two cores.")] = False,
-    only_methods: Annotated[
-        str | None, Option("--methods", help="Some of the methods, as in dr,ap,adam.")
-    ] = None,
-    architectures: Annotated[
-        str | None, Option(help="Some of the architectures, as in 1x128,4x128+skip.")
-    ] = None,
-    seeds: Annotated[int | None, Option(help="How many seeds.")] = None,
-    max_steps: Annotated[int | None, Option(help="Stop each run after so many steps.")] = None,
-    batch_size: Annotated[int | None, Option(help="Samples in a batch.")] = None,
+    preset: list[str] | None = Option(
+        None,
+        help="A block of the paper's tables, such as mlp-mnist; paper, for all of them; learning, "
+        "extrapolated projections beside Adam; exchanges, accuracy over bytes that "
+        "devices send; studies, of rounding, precision and what helps. May be repeated.",
+    ),
+    every: bool = Option(False, "--all", help="All presets."),
+    quick: bool = Option(False, help="A small version: minutes on two cores."),
+    only_methods: str | None = Option(None, "--methods", help="Some of the methods, as in dr,ap,adam."),
+    architectures: str | None = Option(None, help="Some of the architectures, as in 1x128,4x128+skip."),
+    seeds: int | None = Option(None, help="How many seeds."),
+    max_steps: int | None = Option(None, help="Stop each run after so many steps."),
+    batch_size: int | None = Option(None, help="Samples in a batch."),
     together: Together = None,
-    retime: Annotated[
-        bool, Option("--retime", help="Run nothing: time the steps of what has ended, one run at a time.")
-    ] = False,
-    folder: Annotated[Path, Option(help="Where results are kept.")] = Path("results"),
+    untimed: bool = Option(False, "--untimed", help="Record no times: other work runs on the device."),
+    retime: bool = Option(
+        False, "--retime", help="Run nothing: time the steps of what has ended, one run at a time."
+    ),
+    folder: Path = Option(Path("results"), help="Where results are kept."),
 ) -> None:
     """Compare methods as the paper's tables do. Start again to go on with what was interrupted."""
 
@@ -311,10 +300,8 @@ def compare(
 @_command(app, "report")
 def report(
     folder: Results = Path("results"),
-    out: Annotated[Path | None, Option(help="Where to write; by default into the folder.")] = None,
-    formats: Annotated[
-        str, Option("--plots", help="Formats of plots, as in png,svg; empty for none.")
-    ] = "png",
+    out: Path | None = Option(None, help="Where to write; by default into the folder."),
+    formats: str = Option("png", "--plots", help="Formats of plots, as in png,svg; empty for none."),
 ) -> None:
     """Make tables, in Markdown, beside the paper's figures, and plots."""
 
@@ -329,19 +316,16 @@ def pack(folder: Results = Path("results")) -> None:
 
 @_command(app, "graph", NETWORK, data="digits", method="ap", batch_size=32)
 def graph(
-    fold: Annotated[bool, Option(help="Equal nodes as one box.")] = True,
-    out: Annotated[
-        list[Path] | None,
-        Option(help="Write a file, .svg or .mmd, instead of printing Mermaid. May be repeated."),
-    ] = None,
+    fold: bool = Option(True, help="Equal nodes as one box."),
+    out: list[Path] | None = Option(
+        None, help="Write a file, .svg or .mmd, instead of printing Mermaid. May be repeated."
+    ),
 ) -> None:
     """Draw a network as a graph of constraints. For functions of your own: pjax.draw."""
 
 
 @_command(app, "summary", NETWORK, data="digits", method="ap", batch_size=32)
-def summary(
-    markdown: Annotated[bool, Option("--markdown", help="As a table in Markdown.")] = False,
-) -> None:
+def summary(markdown: bool = Option(False, "--markdown", help="As a table in Markdown.")) -> None:
     """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
 
 

@@ -100,7 +100,6 @@ def test_files_that_pages_link_to_are_there():
 EXTRAS = {
     "experiments": r"(?m)^(\| `)?pjax [a-z]",
     "draw": r"pjax graph .*--out|\.save\(\"\w+\.(svg|png)\"\)|import matplotlib",
-    "distributed": r"--devices|--distributed",
     "examples": r"python examples/",
     "tensorboard": r"--log \S*tensorboard|TensorBoard\(",
 }

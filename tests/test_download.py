@@ -46,7 +46,8 @@ def target(tmp_path):
 
 def get(server, target, body=BODY, **options):
     options = {"sha256": sha(body), "size": len(body), "timeout": 5.0, "pause": 0.0, **options}
-    return fetch([server.url("file.bin")], target, **options)
+    with on_disk(target):
+        return fetch([server.url("file.bin")], target, **options)
 
 
 def left(target):

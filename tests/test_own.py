@@ -134,7 +134,7 @@ class TestArrays:
     X = np.random.default_rng(0).normal(size=(100, 4))
 
     def test_images_get_their_channel(self) -> None:
-        found = own_data.from_arrays((np.zeros((40, 6, 5), np.uint8), np.arange(40) % 2))
+        found = own_data.load((np.zeros((40, 6, 5), np.uint8), np.arange(40) % 2))
         assert found.input_shape == (6, 5, 1)
         assert found.kind == "image"
 
@@ -149,7 +149,7 @@ class TestArrays:
             own_data.load(tmp_path / "mine.npz", test=0.1)
 
     def test_whole_numbers_may_stay_what_they_are(self) -> None:
-        found = own_data.from_arrays((np.arange(60).reshape(20, 3), np.arange(20) % 2), standardise=False)
+        found = own_data.load((np.arange(60).reshape(20, 3), np.arange(20) % 2), standardise=False)
         assert found.x_train.dtype == found.form.empty("here").x_train.dtype == np.int32
         assert sorted(found.form.inputs([[1, 2, 3]], "here")[0]) == [1, 2, 3]
 
@@ -166,7 +166,7 @@ class TestArrays:
     )
     def test_what_is_refused(self, arrays: dict, message: str) -> None:
         with pytest.raises(pjax.PjaxError, match=message):
-            own_data.from_arrays(arrays)
+            own_data.load(arrays)
 
 
 def linen_model(outputs):
@@ -251,7 +251,7 @@ def with_batch_norm():
 )
 def test_models_that_are_refused(model: object, message: str) -> None:
     with pytest.raises(pjax.PjaxError, match=message):
-        Loop(FAST.on(data="given", model="given"), dataset=own_data.from_arrays((X, Y)), model=model)
+        Loop(FAST.on(data="given", model="given"), dataset=own_data.load((X, Y)), model=model)
 
 
 def test_a_model_by_name(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def compare(
         only_methods: some of the preset's methods.
         only_architectures: some of the preset's architectures.
         progress: called often, with the name of the run.
-        together: whether to train all seeds of a run in one program; by default on accelerators.
+        together: whether to train all seeds of a run in one program; see `train`.
         timed: whether times are recorded; not where several comparisons run at once. `retime` adds them.
         settings: changes to each run, see `Config`.
 

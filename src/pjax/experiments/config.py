@@ -32,7 +32,14 @@ _COLUMNS = ("target", "ignore", "categorical")
 """Settings of files .csv."""
 _CHECKS = 40
 """How many checks a run has, where nothing is said."""
-_POSITIVE = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length", "evaluated")
+_COUNTS = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length", "evaluated")
+_RANGES: dict[str, tuple[float, str]] = (
+    dict.fromkeys(_COUNTS, (1, "at least 1"))
+    | {"patience": (0, "at least 0")}
+    | dict.fromkeys(("loss_scale", "init_scale", "learning_rate"), (math.ulp(0.0), "a positive number"))
+    | dict.fromkeys(("warmup", "decay_steps", "weight_decay", "clip"), (0, "a number from 0"))
+)
+"""The least value of settings, and how it is called."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,13 +135,13 @@ class Config:
         object.__setattr__(self, "_given", given)
         base, options = methods.split(self.method)
         if not own_data.is_own(self.data):
-            files = [f"a file {' or '.join(own_data.SUFFIXES)}"]
-            check_name("data", self.data, [*data.names(), *files])
+            check_name("data", self.data, [*data.names(), f"a file {' or '.join(own_data.SUFFIXES)}"])
         for name in loggers.names(self.log):
             check_name("log", name, loggers.KINDS)
-        for name in _POSITIVE:
-            _at_least(name, getattr(self, name), 1)
-        _at_least("patience", self.patience, 0)
+        for name, (least, words) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < math.inf:
+                raise InputError(f"{name} must be {words}, got {value!r}")
         self._check_applies()
         self._fill()
         if not own_model.is_own(self.model):
@@ -145,21 +152,13 @@ class Config:
         for name in ("seeds", *["widths"] * (not own_model.is_own(self.model))):
             if not getattr(self, name):
                 raise InputError(f"{name} must hold at least one number, got none")
-        for width in self.widths:
-            _at_least("widths", width, 1)
+        if self.widths and min(self.widths) < 1:
+            raise InputError(f"widths must be at least 1, got {min(self.widths)}")
         for seed in self.seeds:
             if not 0 <= seed < 2**32:
                 raise InputError(f"seeds must be from 0 to {2**32 - 1}, got {seed}")
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds must differ, got {', '.join(map(str, self.seeds))}")
-        for name in ("loss_scale", "init_scale", "learning_rate"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"{name} must be a positive number, got {value!r}")
-        for name in ("warmup", "decay_steps", "weight_decay", "clip"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be a number from 0, got {value!r}")
         if own_model.is_own(self.model):
             self._check_own_model(base)
         elif (self.model == "rnn") != (self.data == "shakespeare"):
@@ -275,10 +274,9 @@ class Config:
 
     def _check_type(self, name: str, annotation: Any) -> None:
         value = getattr(self, name)
-        if annotation in (tuple[int, ...], "tuple[int, ...]"):
-            if isinstance(value, list):
-                value = tuple(value)
-                object.__setattr__(self, name, value)
+        if annotation == tuple[int, ...]:
+            value = tuple(value) if isinstance(value, list) else value
+            object.__setattr__(self, name, value)
             good = isinstance(value, tuple) and all(_is(v, int) for v in value)
         else:
             good = any(_is(value, kind) for kind in typing.get_args(annotation) or (annotation,))
@@ -287,12 +285,11 @@ class Config:
             raise InputError(f"{name} must be of type {wanted}, got {value!r}")
 
     def own_data_options(self) -> dict[str, Any]:
-        """What `own_data.load`, or `own_data.from_arrays`, is given beside the data."""
+        """What `own_data.load` is given beside the data."""
         found: dict[str, Any] = {name: getattr(self, name) for name in _OWN}
         if self.data.endswith(".csv"):
             found["target"] = self.target
-            for name in ("ignore", "categorical"):
-                found[name] = [one.strip() for one in (getattr(self, name) or "").split(",") if one.strip()]
+            found |= {name: loggers.names(getattr(self, name) or "") for name in ("ignore", "categorical")}
         return found
 
     def made_method(self) -> methods.Method:
@@ -391,11 +388,6 @@ def _is(value: Any, kind: Any) -> bool:
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, int | float) if kind is float else isinstance(value, kind)
-
-
-def _at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise InputError(f"{name} must be at least {least}, got {value}")
 
 
 # --- What depends on the shapes of a run's network alone, and needs no data ---

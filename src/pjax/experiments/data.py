@@ -2,7 +2,7 @@
 
 ``load("digits")`` needs nothing. The others are files of the folder `folder`, which `get` downloads from
 their official sources, or which you put there yourself: ``NAME.npz`` with the arrays ``x_train``,
-``y_train``, ``x_test``, ``y_test`` (Shakespeare: ``shakespeare.txt``).
+``y_train``, ``x_test``, ``y_test``, and for Shakespeare ``shakespeare.txt``.
 
 The digits, which come with the package, are the 1797 test images of "Optical Recognition of Handwritten
 Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0) as
@@ -16,8 +16,6 @@ import queue
 import shutil
 import sys
 import threading
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,14 +33,9 @@ from pjax.tools.files import replacing
 
 Array: TypeAlias = npt.NDArray[Any]
 Kind: TypeAlias = Literal["image", "table", "text"]
-Folder: TypeAlias = str | os.PathLike[str]
 
-# What NumPy and zipfile raise for a file that is cut off, overwritten, encrypted, or no archive of arrays.
-_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
-
-# The key of a random permutation is its seed and its epoch. These two are of no epoch.
 _VALIDATION = (1, 2**64 - 1)
-_LIMIT = (2, 2**64 - 1)
+"""The key of a random permutation is its seed and its epoch. This one is of no epoch."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +48,18 @@ class _Format:
     shape: tuple[int, ...] = ()
     """The shape of one input."""
     classes: int = 0
-    peak: int = 1
-    """Images: the value of a white pixel."""
-    most: int = 1 << 30
-    """So many bytes its file may unpack to: more than is published, and less than fills a memory."""
 
 
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _FORMATS = {
-    "digits": _Format("image", ("images", "labels"), (8, 8, 1), 10, peak=16),
-    "mnist": _Format("image", _SPLIT, (28, 28, 1), 10, peak=255),
-    "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10, peak=255),
-    "higgs": _Format("table", _SPLIT, (28,), 2, most=3 << 30),
+    "digits": _Format("image", ("images", "labels"), (8, 8, 1), 10),
+    "mnist": _Format("image", _SPLIT, (28, 28, 1), 10),
+    "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10),
+    "higgs": _Format("table", _SPLIT, (28,), 2),
     "shakespeare": _Format("text", ("text",), classes=65),  # of the official text
 }
+_MOST = 3 << 30
+"""So many bytes a file may unpack to: more than is published, and less than fills a memory."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -99,8 +90,8 @@ class Dataset:
     y_val: Array
     x_test: Array
     y_test: Array
-    shift: Array
-    scale: Array
+    shift: Array | float = 0.0
+    scale: Array | float = 1.0
     characters: str = ""
     form: Any = None
     stream: Callable[[int], Iterator[tuple[Array, Array]]] | None = None
@@ -184,15 +175,16 @@ def path(name: str) -> Path:
     'digits.npz'
     """
     check_name("data", name, _FORMATS)
-    return _find(name, folder()) or folder() / f"{name}.npz"
+    if name == "digits":
+        return Path(__file__).with_name("digits.npz")
+    return folder() / (f"{name}.txt" if _FORMATS[name].kind == "text" else f"{name}.npz")
 
 
 def get(
     name: str,
     *,
     progress: Progress | None = None,
-    folder: Folder | None = None,
-    sources: Mapping[str, official.Source] | None = None,
+    sources: Mapping[str, official.Source] = official.OFFICIAL,
     tries: int = 4,
 ) -> Path:
     """Download a data set from its official source, unless it is there already; gives its file.
@@ -204,23 +196,20 @@ def get(
     Args:
         name: one of `names`.
         progress: called with the bytes done, the bytes there are (or ``None``), and what is being done.
-        folder: where to put it; by default `folder()`.
-        sources: where to get it from; by default `pjax.experiments.sources.OFFICIAL`.
+        sources: where to get it from.
         tries: how often to try an address in a row without getting further.
 
     Raises:
         DownloadError: it could not be downloaded or written.
         DataError: the file that is there already, or one that was downloaded, is not what it should be.
     """
-    check_name("data", name, _FORMATS)
-    where = _folder(folder)
-    if (there := _usable(name, where)) is not None:
-        return there
-    source = (official.OFFICIAL if sources is None else sources)[name]
-    with locked(where / f"{name}.lock", progress=progress):
-        if (there := _usable(name, where)) is not None:  # another process has been quicker
-            return there
-        parts = where / f"{name}.download"
+    target, show = path(name), progress or (lambda *_: None)
+    if _is_there(name, target):
+        return target
+    where, parts = target.parent, target.parent / f"{name}.download"
+    with on_disk(target), locked(where / f"{name}.lock", progress=progress):
+        if _is_there(name, target):  # another process has been quicker
+            return target
         paths = [
             fetch(
                 file.urls,
@@ -230,25 +219,20 @@ def get(
                 progress=progress,
                 tries=tries,
             )
-            for file in source.files
+            for file in sources[name].files
         ]
-        arrays = source.read(paths, source.train, source.test, progress)
-        _check(name, arrays, str(parts))
+        arrays = sources[name].read(paths, show)
         check_space(where, sum(array.nbytes for array in arrays.values()))
-        target = where / f"{name}.npz"
-        with on_disk(target), replacing(target, parts / f"{name}.npz.tmp") as archive:
-            np.savez(archive, allow_pickle=False, **arrays)
+        with replacing(target, parts / f"{target.name}.tmp") as file:
+            if target.suffix == ".txt":
+                file.write(arrays["text"].tobytes())
+            else:
+                np.savez(file, allow_pickle=False, **arrays)
         shutil.rmtree(parts, ignore_errors=True)
     return target
 
 
-def load(
-    name: str,
-    *,
-    sequence_length: int = 64,
-    limit: int | None = None,
-    folder: Folder | None = None,
-) -> Dataset:
+def load(name: str, *, sequence_length: int = 64) -> Dataset:
     """A data set, split into three parts.
 
     The data to test with are those of the official split (digits: a random fifth). Of the other rows a tenth,
@@ -258,9 +242,6 @@ def load(
     Args:
         name: one of `names`.
         sequence_length: texts: how many characters are in a window.
-        limit: how many rows each of the three parts may have at most. Which ones is random, but always the
-            same: those of a lower limit are among those of a higher one.
-        folder: where the files are; by default `folder()`.
 
     Raises:
         DataError: the file is missing, damaged, or does not hold what it should.
@@ -268,17 +249,16 @@ def load(
     >>> load("digits")
     Dataset(digits: 1294 to train on, 143 to validate with, 360 to test with; inputs (8, 8, 1), 10 classes)
     """
-    check_name("data", name, _FORMATS)
     check_whole("sequence_length", sequence_length, 1)
-    if limit is not None:
-        check_whole("limit", limit, 1)
-    where = _folder(folder)
-    if (file := _find(name, where)) is None:
-        raise _missing(name, where)
+    file = path(name)
+    if not file.exists():
+        raise DataError(
+            f"there is no {file}: run `pjax data get {name}`, or put {file.name} into {file.parent}"
+        )
     arrays = _read(name, file)
-    if name == "shakespeare":
-        return _text(name, arrays["text"], file, sequence_length, limit)
-    return _rows(name, arrays, limit)
+    if _FORMATS[name].kind == "text":
+        return _text(name, arrays["text"], file, sequence_length)
+    return _rows(name, arrays)
 
 
 def order(seed: int, epoch: int, n: int) -> Array:
@@ -375,25 +355,17 @@ def permutation(key: tuple[int, int], n: int) -> Array:
     return result
 
 
-def _rows(name: str, arrays: dict[str, Array], limit: int | None) -> Dataset:
+def _rows(name: str, arrays: dict[str, Array]) -> Dataset:
     n = len(arrays["x_train"])
-    val, train = np.split(permutation(_VALIDATION, n), [max(1, n // 10)])
     # Sorted: the order of the rows has no meaning, and reading them in that of the file is faster.
-    val, train = np.sort(val[:limit]), np.sort(train[:limit])
-    test = _chosen(len(arrays["x_test"]), limit)
-    parts = {"train": ("train", train), "val": ("train", val), "test": ("test", test)}
-    split: dict[str, Any] = {
-        f"{a}_{part}": arrays[f"{a}_{of}"][rows] for part, (of, rows) in parts.items() for a in "xy"
-    }
+    val, train = map(np.sort, np.split(permutation(_VALIDATION, n), [max(1, n // 10)]))
+    split: dict[str, Any] = {f"{a}_test": arrays[f"{a}_test"] for a in "xy"}
+    for part, rows in (("train", train), ("val", val)):
+        split |= {f"{a}_{part}": arrays[f"{a}_train"][rows] for a in "xy"}
     mean, deviation = moments(split["x_train"].reshape(-1, split["x_train"].shape[-1]))
     shift, scale = mean.astype(np.float32), (1 / deviation).astype(np.float32)
     form = _FORMATS[name]
     return Dataset(name=name, kind=form.kind, classes=form.classes, shift=shift, scale=scale, **split)
-
-
-def _chosen(n: int, limit: int | None) -> Array | slice:
-    """Which of n rows to keep."""
-    return slice(None) if limit is None or limit >= n else np.sort(permutation(_LIMIT, n)[:limit])
 
 
 def moments(x: Array) -> tuple[Array, Array]:
@@ -407,7 +379,7 @@ def moments(x: Array) -> tuple[Array, Array]:
     return mean, np.sqrt(np.where(variance > 0, variance, 1))
 
 
-def _text(name: str, text: Array, file: Path, length: int, limit: int | None) -> Dataset:
+def _text(name: str, text: Array, file: Path, length: int) -> Dataset:
     points, codes = np.unique(text, return_inverse=True)
     codes = codes.astype(np.int32)
     end = len(codes) * 4 // 5
@@ -420,103 +392,73 @@ def _text(name: str, text: Array, file: Path, length: int, limit: int | None) ->
                 f"{file}: the {part} part of the text has {len(piece)} characters, too few for a window of"
                 f" {length} and the character after it: take a lower sequence_length, or a longer text"
             )
-        chosen = _chosen(rows, limit)
-        windows[f"x_{part}"] = piece[: rows * length].reshape(rows, length)[chosen]
-        windows[f"y_{part}"] = piece[1 : rows * length + 1].reshape(rows, length)[chosen]
-    return Dataset(
-        name=name,
-        kind="text",
-        classes=len(points),
-        shift=np.zeros((), np.float32),
-        scale=np.ones((), np.float32),
-        characters="".join(map(chr, points)),
-        **windows,
-    )
+        windows[f"x_{part}"] = piece[: rows * length].reshape(rows, length)
+        windows[f"y_{part}"] = piece[1 : rows * length + 1].reshape(rows, length)
+    characters = "".join(map(chr, points))
+    return Dataset(name=name, kind="text", classes=len(points), characters=characters, **windows)
 
 
-def _find(name: str, where: Path) -> Path | None:
-    """The file of a data set, if there is one."""
-    if name == "digits":
-        return Path(__file__).with_name("digits.npz")
-    candidates = [where / f"{name}.npz"]
-    if name == "shakespeare":
-        candidates.append(where / "shakespeare.txt")
-    return next((file for file in candidates if file.exists()), None)
-
-
-def _usable(name: str, where: Path) -> Path | None:
-    """The file of a data set, if there is one. One that cannot be used is an error."""
-    if (file := _find(name, where)) is not None:
-        _read(name, file)
-    return file
-
-
-def _missing(name: str, where: Path) -> DataError:
-    file = where / f"{name}.npz"
-    advice = f"run `pjax data get {name}`, or put {file.name} into {where}"
-    if name == "shakespeare":
-        advice += " (or the text as shakespeare.txt)"
-    return DataError(f"there is no {file}: {advice}")
+def _is_there(name: str, file: Path) -> bool:
+    """Whether the file of a data set is there. One that cannot be used is an error."""
+    return file.exists() and bool(_read(name, file))
 
 
 def _read(name: str, file: Path) -> dict[str, Array]:
-    """The arrays of a file, checked and in the form that `load` needs."""
-    keys = _FORMATS[name].keys
+    """The arrays of a file, checked: labels as int32, tables as float32, a text as code points."""
+    form = _FORMATS[name]
     advice = f"Remove it and run `pjax data get {name}`, or put a good one in its place"
     try:
-        arrays, found = _unpack(file, keys, _FORMATS[name].most)
-    except _UNREADABLE as error:
-        reason = str(error) or type(error).__name__
-        raise DataError(f"{file} cannot be read: {reason}. {advice}") from error
-    if missing := [key for key in keys if key not in arrays]:
+        arrays = read_arrays(file, _MOST)
+    except DataError as error:
+        raise DataError(f"{error}. {advice}") from error
+    if missing := [key for key in form.keys if key not in arrays]:
         raise DataError(
-            f"{file} lacks {', '.join(missing)}: expected the arrays {', '.join(keys)},"
-            f" got {', '.join(found) or 'none'}. {advice}"
+            f"{file} lacks {', '.join(missing)}: expected the arrays {', '.join(form.keys)},"
+            f" got {', '.join(arrays) or 'none'}. {advice}"
         )
-    return _check(name, arrays, str(file))
-
-
-def _unpack(file: Path, keys: tuple[str, ...], most: int) -> tuple[dict[str, Array], list[str]]:
-    """Those arrays of a file that are wanted, and the names of all it has."""
-    if not file.is_file():
-        raise ValueError("it is no ordinary file")
-    if file.suffix == ".txt":
-        _check_size("it has", file.stat().st_size, most)
-        return {"text": np.frombuffer(file.read_bytes(), np.uint8)}, ["text"]
-    with file.open("rb") as stream:
-        if not zipfile.is_zipfile(stream):
-            raise ValueError("it is no .npz archive, or has been cut off")
-        stream.seek(0)
-        with np.load(stream, allow_pickle=False) as archive:
-            wanted = [key for key in keys if key in archive.files]
-            # What an archive says is the most that zipfile unpacks.
-            sizes = {
-                member.filename.removesuffix(".npy"): member.file_size for member in archive.zip.infolist()
-            }
-            _check_size(f"{', '.join(wanted)} unpack to", sum(sizes[key] for key in wanted), most)
-            arrays = {key: archive[key] for key in wanted}
-            if strange := [key for key, value in arrays.items() if not isinstance(value, np.ndarray)]:
-                raise ValueError(f"{strange[0]} is no array")
-            return arrays, list(archive.files)
-
-
-def _check_size(what: str, size: int, most: int) -> None:
-    if size > most:
-        raise ValueError(f"{what} {size:,} bytes, at most {most:,} are expected")
-
-
-def _check(name: str, arrays: dict[str, Array], where: str) -> dict[str, Array]:
-    """The arrays in the form that `load` needs: labels as int32, tables as float32, a text as code points."""
-    if name == "shakespeare":
-        return {"text": _check_text(arrays["text"], f"{where}: text")}
+    if form.kind == "text":
+        return {"text": _check_text(arrays["text"], file)}
     if name == "digits":
         return _split_digits(arrays["images"][..., None], arrays["labels"].astype(np.int32))
-    form, result = _FORMATS[name], {}
+    result = {}
     for part, least in (("train", 2), ("test", 1)):  # one to train on, one to validate with
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        result[f"x_{part}"] = _check_inputs(x, form, least, f"{where}: x_{part}")
-        result[f"y_{part}"] = _check_labels(y, form, len(x), f"{where}: y_{part}")
+        result[f"x_{part}"] = _check_inputs(x, form, least, f"{file}: x_{part}")
+        result[f"y_{part}"] = _check_labels(y, form, len(x), f"{file}: y_{part}")
     return result
+
+
+def read_arrays(path: Path, most: int | None = None) -> dict[str, Array]:
+    """The arrays of a file ``.npz``, that of ``.npy`` as ``x``, or the bytes of ``.txt`` as ``text``.
+
+    Nothing in it is executed, and it is not unpacked if it has more than so many bytes.
+    """
+    if not path.is_file():
+        what = "it is no ordinary file" if path.exists() else "there is no such file"
+        raise DataError(f"{path} cannot be read: {what}")
+    try:
+        with path.open("rb") as file:
+            if path.suffix == ".txt":
+                _check_size(path.stat().st_size, most)
+                return {"text": np.frombuffer(file.read(), np.uint8)}
+            found: Any = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                return {"x": found}
+            with found:
+                # What an archive says is the most that zipfile unpacks.
+                _check_size(sum(member.file_size for member in found.zip.infolist()), most)
+                arrays = {name: found[name] for name in found}
+            if strange := [name for name, value in arrays.items() if not isinstance(value, np.ndarray)]:
+                raise ValueError(f"{strange[0]} is no array")
+            return arrays
+    except Exception as error:  # whatever zip and NumPy say of a file that is cut off, or something else
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{path} cannot be read: expected .npy, or .npz with arrays ({reason})") from error
+
+
+def _check_size(size: int, most: int | None) -> None:
+    if most is not None and size > most:
+        raise ValueError(f"it unpacks to {size:,} bytes, at most {most:,} are expected")
 
 
 def _check_inputs(x: Array, form: _Format, least: int, where: str) -> Array:
@@ -529,16 +471,21 @@ def _check_inputs(x: Array, form: _Format, least: int, where: str) -> Array:
         raise DataError(f"{where} has {len(x)} rows, expected at least {least}")
     if form.kind == "image":
         if x.dtype != np.uint8:
-            raise DataError(f"{where} has type {x.dtype}, expected uint8: pixels from 0 to {form.peak}")
+            raise DataError(f"{where} has type {x.dtype}, expected uint8: pixels from 0 to 255")
         return x.reshape(-1, *form.shape)
     if x.dtype.kind != "f":
         raise DataError(f"{where} has type {x.dtype}, expected float32")
     with np.errstate(over="ignore"):
-        x = x.astype(np.float32, copy=False)
-    finite = np.isfinite(x).all(1)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise DataError(f"{where} has a number that is not finite in row {row}: leave out such rows")
+        return check_numbers(x.astype(np.float32, copy=False), where)
+
+
+def check_numbers(x: Array, where: str) -> Array:
+    """Refuse what is no finite number."""
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{where} has type {x.dtype}, expected numbers")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        row = int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(1)))
+        raise DataError(f"{where} must be finite numbers, row {row} has another: leave out such rows")
     return x
 
 
@@ -553,30 +500,18 @@ def _check_labels(y: Array, form: _Format, rows: int, where: str) -> Array:
     return y.astype(np.int32)
 
 
-def _check_text(text: Array, where: str) -> Array:
-    """The code points of a text that is one string, or the bytes of one in UTF-8."""
-    if text.dtype.kind == "U" and text.ndim == 0:
-        string = str(text)
-    elif text.dtype == np.uint8 and text.ndim == 1:
-        try:
-            string = text.tobytes().decode()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{where} is not in UTF-8 ({error}): store it so") from error
-    else:
-        raise DataError(
-            f"{where} has type {text.dtype} and shape {text.shape}, expected one string, or its bytes in"
-            " UTF-8 as uint8 of shape (n,)"
-        )
+def _check_text(text: Array, where: Path) -> Array:
+    """The code points of a text, from its bytes in UTF-8."""
+    try:
+        string = text.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} is not in UTF-8 ({error}): store it so") from error
     if not string:
         raise DataError(f"{where} is empty")
-    return np.frombuffer(string.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return np.frombuffer(string.encode("utf-32-le"), np.uint32)
 
 
 def _split_digits(images: Array, labels: Array) -> dict[str, Array]:
     order = np.random.default_rng(0).permutation(len(images))
     parts = zip(("train", "test"), np.split(order, [len(images) * 4 // 5]), strict=True)
     return {f"{a}_{part}": v[rows] for part, rows in parts for a, v in (("x", images), ("y", labels))}
-
-
-def _folder(chosen: Folder | None) -> Path:
-    return folder() if chosen is None else Path(chosen)

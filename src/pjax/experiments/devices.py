@@ -6,10 +6,7 @@ needs them. All processes run the same program; what is decided is decided by th
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +17,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from pjax.errors import InputError
 from pjax.experiments import endings
 from pjax.experiments.processes import connect as connect
-from pjax.experiments.processes import names
 
 
 class Devices:
@@ -92,6 +88,15 @@ class Devices:
         values = np.asarray(leaf)
         return jax.make_array_from_callback(values.shape, sharding, lambda part: values[part])
 
+    def gathered(self, tree: Any) -> Any:
+        """Arrays of any places, whole, as arrays of NumPy; all processes must ask for them."""
+
+        def gather(leaf: jax.Array) -> Any:
+            here = leaf.is_fully_addressable or leaf.is_fully_replicated
+            return np.asarray(leaf) if here else process_allgather(leaf, tiled=True)
+
+        return jax.tree.map(gather, tree)
+
     def padded(self, rows: int) -> int:
         """The number of rows, or the next one that can be divided."""
         return -(-rows // self.count) * self.count
@@ -124,27 +129,6 @@ class Devices:
 
         note = self.decide(made)
         return self.placed(self.from_first(tree), jax.tree.map(lambda leaf: leaf.sharding, like)), note
-
-    def check_sees(self, folder: Path) -> None:
-        """Refuse a folder of the first process that others do not see."""
-        if jax.process_count() == 1:
-            return
-
-        def leave() -> str:
-            folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=folder, prefix=".seen-")
-            os.close(handle)
-            return name
-
-        left = Path(self.decide(leave))
-        sees = process_allgather(np.array(left.exists()))
-        if self.first:
-            left.unlink()
-        if blind := [process for process, can in enumerate(sees) if not can]:
-            raise InputError(
-                f"{folder}: not seen by {names(blind)}; where parameters are divided every process writes "
-                "its part into the run's folder: put it on a file system that all share"
-            )
 
     def decide(self, make: Callable[[], Any]) -> Any:
         """What a function that only the first process calls returns, as JSON, on all, or its error."""

@@ -25,7 +25,6 @@ Progress: TypeAlias = Callable[[int, int | None, str], None]
 """Called with the bytes done, the bytes there are (``None``: not known), and what is being done."""
 
 _BLOCK = 1 << 20
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def fetch(
@@ -56,15 +55,15 @@ def fetch(
 
     Raises:
         DownloadError: says which address, what went wrong, and what to do.
+        OSError: of the disk; see `on_disk`.
     """
     part, show = target.with_name(target.name + ".part"), progress or (lambda *_: None)
     download = _Download(part, sha256, size, show, timeout, tries, pause)
-    with on_disk(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_file():
-            if _digest(target) == sha256:
-                return target
-            target.unlink()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_file():
+        if _digest(target) == sha256:
+            return target
+        target.unlink()
     reasons = []
     for url in urls:
         try:
@@ -72,9 +71,7 @@ def fetch(
         except _AddressError as failure:
             reasons.append(f"{url}: {failure}")
             continue
-        with on_disk(target):
-            part.replace(target)
-        return target
+        return part.replace(target)
     raise DownloadError(
         f"{target.name} could not be downloaded. "
         + "; ".join(reasons)
@@ -95,10 +92,9 @@ def locked(path: Path, *, wait: float = 3600.0, progress: Progress | None = None
     """
     lock, deadline = Lock(path), time.monotonic() + wait
     while True:
-        with on_disk(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if lock.take():
-                break
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if lock.take():
+            break
         if time.monotonic() >= deadline:
             raise DownloadError(
                 f"{lock.holder()} has held {path} for {wait:.0f} seconds: wait for it, or end it"
@@ -144,7 +140,7 @@ class _Download:
                 return self.attempt(url)
             except _AttemptError as dropped:
                 if dropped.gone:
-                    self.remove()
+                    self.part.unlink(missing_ok=True)
                 failures = 1 if self.length() > furthest else failures + 1
                 furthest = max(furthest, self.length())
                 if failures >= self.tries:
@@ -155,7 +151,7 @@ class _Download:
     def attempt(self, url: str) -> None:
         """One request, for what is missing; and a look at the whole."""
         if self.length() > self.size:
-            self.remove()
+            self.part.unlink(missing_ok=True)
         start = self.length()
         if start < self.size:
             headers = {"User-Agent": "pjax"} | ({"Range": f"bytes={start}-"} if start else {})
@@ -164,10 +160,8 @@ class _Download:
                 response = urllib.request.urlopen(request, timeout=self.timeout)
             with response:
                 start = self.receive(response, start)
-        with on_disk(self.part):
-            got = _digest(self.part)
-        if got != self.sha256:
-            self.remove()
+        if (got := _digest(self.part)) != self.sha256:
+            self.part.unlink()
             text = f"its SHA-256 is {got}, expected {self.sha256}; it was removed"
             raise (_AttemptError if start else _AddressError)(f"the file is not the expected one: {text}")
 
@@ -182,11 +176,11 @@ class _Download:
                 raise _AddressError(
                     f"the server offers {said} bytes, expected {self.size}: this is not the file"
                 )
-            self.remove()
+            self.part.unlink(missing_ok=True)
             start = 0
         check_space(self.part.parent, self.size - start)
         done = start
-        with on_disk(self.part), self.part.open("ab") as file:
+        with self.part.open("ab") as file:
             while done < self.size:
                 self.progress(done, self.size, self.part.stem)
                 with _remote(self.timeout):
@@ -201,12 +195,7 @@ class _Download:
         return start
 
     def length(self) -> int:
-        with on_disk(self.part):
-            return self.part.stat().st_size if self.part.is_file() else 0
-
-    def remove(self) -> None:
-        with on_disk(self.part):
-            self.part.unlink(missing_ok=True)
+        return self.part.stat().st_size if self.part.is_file() else 0
 
 
 @contextlib.contextmanager
@@ -238,8 +227,7 @@ def _digest(path: Path) -> str:
 
 def check_space(folder: Path, needed: int) -> None:
     """Raise a `DownloadError` if the disk has less than this many bytes left."""
-    with on_disk(folder):
-        free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise DownloadError(
             f"{folder} has {free:,} bytes left, {needed:,} are needed: free some space, or set PJAX_DATA to a"
@@ -255,12 +243,13 @@ def on_disk(path: Path) -> Iterator[None]:
     except DownloadError:
         raise
     except OSError as error:
-        if error.errno in _FULL:
+        where = error.filename or path
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DownloadError(
-                f"the disk is full: {path} could not be written. Free some space, or set PJAX_DATA to a"
+                f"the disk is full: {where} could not be written. Free some space, or set PJAX_DATA to a"
                 " folder on another disk, and try again: what has arrived is kept"
             ) from error
         raise DownloadError(
-            f"{path} could not be written: {error.strerror or error}. Set PJAX_DATA to a folder that you may"
+            f"{where} could not be written: {error.strerror or error}. Set PJAX_DATA to a folder that you may"
             " write to"
         ) from error

@@ -11,7 +11,7 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments.loop import EVALUATED, Loop, explained
 from pjax.experiments.own_data import Form, is_own, read_more
-from pjax.experiments.train import check_same_data, load_params, open_run
+from pjax.experiments.train import best_params, check_same_data, open_run
 from pjax.tools.files import write_atomically
 
 
@@ -33,8 +33,8 @@ def evaluate(
     Returns:
         The accuracies, by the name of the part, or of the file.
     """
-    params = load_params(folder, seed, model=model)
     loop = open_run(folder, model=model)
+    params = best_params(Path(folder), loop, seed)
     if data is None:
         if is_own(loop.config.data):
             loop = Loop(loop.config, model=model)  # with its rows
@@ -73,7 +73,8 @@ def predict(
         An array of shape (inputs, classes), or (inputs, characters, classes); the largest is the prediction.
         Where numbers are to be predicted, these, of shape (inputs, numbers).
     """
-    params, loop = load_params(folder, seed, model=model), open_run(folder, model=model)
+    loop = open_run(folder, model=model)
+    params = best_params(Path(folder), loop, seed)
     x, _ = read_more(_form(loop), data, targets=False)
     outputs = _outputs(loop, params, x)
     return outputs if loop.dataset.classes else loop.dataset.form.numbers(outputs)
@@ -132,4 +133,4 @@ def _form(loop: Loop) -> Form:
         found: Form = own.form
         return found
     dtype, codes = ("int32", own.classes) if text else ("float32", 0)
-    return Form("classes", own.input_shape, own.classes, (), (), dtype, codes=codes)
+    return Form(shape=own.input_shape, outputs=own.classes, dtype=dtype, codes=codes)

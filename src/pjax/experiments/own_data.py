@@ -9,22 +9,21 @@ numbers are a regression. What is learnt from the rows to train on (means, devia
 
 import csv
 import dataclasses
-import functools
 import hashlib
 import io
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from pjax.checks import check_name, some
 from pjax.errors import DataError, InputError
-from pjax.experiments.data import Array, Dataset, Kind, moments, permutation
+from pjax.experiments.data import Array, Dataset, Kind, check_numbers, moments, permutation, read_arrays
 
-Arrays: TypeAlias = Mapping[str, Any]
 SUFFIXES = (".csv", ".npz")
 GIVEN = "given"
 """What data, or a model, are called that Python has handed over."""
@@ -51,15 +50,15 @@ def is_own(name: str) -> bool:
 class Form:
     """What is known of data beside their rows, and all that is needed to read more of them."""
 
-    task: str
+    task: str = "classes"
     """``"classes"`` or ``"regression"``."""
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
     """Of one input."""
-    outputs: int
+    outputs: int = 0
     """How many classes there are, or how many numbers to predict."""
-    shift: tuple[float, ...]
+    shift: tuple[float, ...] = ()
     """What is subtracted from each feature, or channel; nothing, if they are not standardised."""
-    scale: tuple[float, ...]
+    scale: tuple[float, ...] = ()
     """What it is then divided by."""
     dtype: str = "float32"
     """Of inputs, as the network sees them."""
@@ -78,13 +77,9 @@ class Form:
     codes: int = 0
     """Of texts: how many characters there are."""
 
-    def as_json(self) -> dict[str, Any]:
-        """As JSON knows it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: object) -> "Form":
-        """Back from `as_json`."""
+        """From what JSON knows of one."""
         try:
             return cls(**{name: _tuples(value) for name, value in values.items()})
         except TypeError as error:
@@ -98,7 +93,7 @@ class Form:
 
     def inputs(self, x: Any, where: object) -> Array:
         """Inputs as the network sees them; rows of as many numbers are taken for the right shape."""
-        x = _numeric(np.asarray(x), f"{where}: x")
+        x = check_numbers(np.asarray(x), f"{where}: x")
         if x.ndim < 1 or not len(x) or x[0].size != np.prod(self.shape, dtype=int):
             wanted = ", ".join(map(str, ("n", *self.shape)))
             raise DataError(
@@ -117,7 +112,7 @@ class Form:
         """Classes by number, or standardised numbers."""
         y = np.asarray(y)
         if self.task == "regression":
-            y = _numeric(y, f"{where}: y").reshape(len(y), -1)
+            y = check_numbers(y, f"{where}: y").reshape(len(y), -1)
             if y.shape[1] != self.outputs:
                 raise DataError(f"{where}: y must hold {self.outputs} numbers a row, got {y.shape[1]}")
             return ((y - np.array(self.target_shift)) / np.array(self.target_scale)).astype(np.float32)
@@ -145,7 +140,7 @@ class Form:
 
 
 def load(
-    data: str | Path,
+    data: Any,
     *,
     target: str | None = None,
     task: str | None = None,
@@ -155,10 +150,10 @@ def load(
     test: float | None = None,
     standardise: bool = True,
 ) -> Dataset:
-    """Data of your own, from a file.
+    """Data of your own, from a file or from arrays.
 
     Args:
-        data: ``.csv`` or ``.npz``.
+        data: a file ``.csv`` or ``.npz``; or ``(x, y)``, or a mapping with the arrays of a file ``.npz``.
         target: of ``.csv``, the column to predict.
         task: ``"classes"`` or ``"regression"``; by default what the target looks like: texts, and at most 20
             different whole numbers, are classes.
@@ -174,53 +169,36 @@ def load(
     >>> _ = file.write_text("weight,colour,fruit\\n" + "150,red,apple\\n5,red,cherry\\n6,dark,cherry\\n" * 10)
     >>> load(file, target="fruit")
     Dataset(fruit.csv: 21 to train on, 3 to validate with, 6 to test with; inputs (3,), 2 classes)
-    """
-    path = Path(data)
-    columns: tuple[Any, ...] = ()
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    if path.suffix == ".csv":
-        table = _Table(path)
-        arrays, columns = table.encoded(target, ignore, categorical)
-    else:
-        if target or ignore or categorical:
-            raise InputError(f"target, ignore and categorical are for the columns of a .csv file, got {path}")
-        arrays = read_npz(path)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return _made(path.name, arrays, digest, task, validation, test, standardise, columns, target or "")
 
-
-def from_arrays(
-    data: Any,
-    *,
-    task: str | None = None,
-    validation: float = VALIDATION,
-    test: float | None = None,
-    standardise: bool = True,
-) -> Dataset:
-    """Data of your own, from arrays.
-
-    Args:
-        data: ``(x, y)``, or a mapping with the arrays of a file ``.npz``.
-        task, validation, test, standardise: see `load`.
-
-    >>> from_arrays((np.eye(10), np.arange(10) / 3))
+    >>> load((np.eye(10), np.arange(10) / 3))
     Dataset(given: 7 to train on, 1 to validate with, 2 to test with; inputs (10,), to predict 1 number)
     """
-    if not isinstance(data, Mapping):
-        if not isinstance(data, tuple | list) or len(data) != 2:
+    name, columns, digest = GIVEN, (), hashlib.sha256()
+    if isinstance(data, str | Path):
+        path = Path(data)
+        name = path.name
+        if path.suffix == ".csv":
+            arrays, columns = _Table(path).encoded(target, ignore, categorical)
+        else:
+            arrays = read_arrays(path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+    else:
+        if isinstance(data, tuple | list) and len(data) == 2:
+            data = dict(zip("xy", data, strict=True))
+        if not isinstance(data, Mapping):
             raise InputError(
                 f"data must be (x, y), or a mapping with these arrays, got {type(data).__name__}; batches "
                 "from an iterator become data by own_data.from_batches(batches, validation=(x, y))"
             )
-        data = dict(zip("xy", data, strict=True))
-    arrays = {name: np.asarray(array) for name, array in data.items()}
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return _made(GIVEN, arrays, digest.hexdigest(), task, validation, test, standardise)
+        arrays = {key: np.asarray(array) for key, array in data.items()}
+        for key in sorted(arrays):
+            digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape}".encode())
+            digest.update(np.ascontiguousarray(arrays[key]).data)
+    if (target or ignore or categorical) and not columns:
+        raise InputError(f"target, ignore and categorical are for the columns of a .csv file, got {name}")
+    form = Form(digest=digest.hexdigest(), columns=columns, target=target or "")
+    return _made(name, arrays, form, task, validation, test, standardise)
 
 
 def from_batches(
@@ -240,22 +218,24 @@ def from_batches(
     Whole numbers to predict are classes, those of ``validation`` and of the first batch. Nothing is
     standardised.
     """
-    begin: Callable[[int], Iterable[Any]]
-    if callable(batches):
-        begin, first = batches, next(iter(batches(0)), None)
-    else:
-        iterator = iter(batches)
-        first = next(iterator, None)
-        # A generator can be gone through once, of which the first batch was looked at.
-        passes = iter([itertools.chain([first], iterator)]) if iterator is batches else _passes(batches)
-        begin = functools.partial(_after, passes)
+    iterator = iter(batches(0) if callable(batches) else batches)
+    first = next(iterator, None)
+    again: Iterator[Any] = itertools.repeat(batches)
+    if iterator is batches:  # it can be gone through once, of which the first batch was looked at
+        again = iter([itertools.chain([first], iterator)])
+
+    def begin(start: int) -> Iterable[Any]:
+        if callable(batches):
+            return batches(start)
+        return itertools.islice(itertools.chain.from_iterable(again), start, None)
+
     if first is None:
         raise InputError("batches: there is none; an iterator that was used up must be made anew")
     held = {"train": first, "val": validation, "test": test or validation}
     arrays = {
         f"{a}_{part}": np.asarray(v) for part, pair in held.items() for a, v in zip("xy", pair, strict=True)
     }
-    dataset = _made(GIVEN, arrays, "batches", None, VALIDATION, None, standardise=False, targets=False)
+    dataset = _made(GIVEN, arrays, Form(digest="batches"), None, VALIDATION, None, False, targets=False)
     form: Form = dataset.form
 
     def stream(start: int) -> Iterator[tuple[Array, Array]]:
@@ -275,17 +255,6 @@ def from_batches(
     return dataclasses.replace(dataset, stream=stream)
 
 
-def _after(passes: Iterator[Iterable[Any]], start: int) -> Iterator[Any]:
-    """What comes from a batch on, in the next pass; nothing, if there is none."""
-    return itertools.islice(next(passes, ()), start, None)
-
-
-def _passes(batches: Iterable[Any]) -> Iterator[Iterable[Any]]:
-    """As many passes as are asked for, in each of which all batches come again and again."""
-    while True:
-        yield itertools.chain.from_iterable(itertools.repeat(batches))
-
-
 def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | None]:
     """More rows of the same form: inputs as the network sees them and, if they are wanted, targets.
 
@@ -302,7 +271,12 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
     if where == "data":
         arrays = dict(zip("xy", data if targets else (data,), strict=False))
     else:
-        arrays = read_npz(Path(where), least=("x", "y") if targets else ("x",))
+        arrays = read_arrays(Path(where))
+        for name, what in (("x", "inputs"), ("y", "labels"))[: 1 + targets]:
+            if name not in arrays:
+                raise DataError(
+                    f"{where}: {what} {name!r} are missing, it holds {', '.join(arrays) or 'nothing'}"
+                )
     x = form.inputs(arrays["x"], where)
     if not targets:
         return x, None
@@ -312,71 +286,39 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
     return x, y
 
 
-def read_npz(path: Path, least: Sequence[str] = ()) -> dict[str, Array]:
-    """The arrays of a file ``.npz``, or of ``.npy`` as ``x``; nothing in it is executed."""
-    try:
-        with path.open("rb") as file:
-            found: Any = np.load(file, allow_pickle=False)
-            arrays = {"x": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found}
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except Exception as error:  # whatever zip and NumPy say of a file that is something else
-        raise DataError(f"{path}: expected .npy, or .npz with an array 'x' ({error})") from None
-    for name in least:
-        if name not in arrays:
-            what = "inputs 'x'" if name == "x" else "labels 'y'"
-            raise DataError(f"{path}: {what} are missing, it holds {', '.join(arrays) or 'nothing'}")
-    return arrays
-
-
 # --- Arrays ---
 
 
 def _made(
     name: str,
-    arrays: Arrays,
-    digest: str,
+    arrays: dict[str, Array],
+    form: Form,
     task: str | None,
     validation: float,
     test: float | None,
     standardise: bool,
-    columns: tuple[Any, ...] = (),
-    target: str = "",
     targets: bool = True,
 ) -> Dataset:
     """A data set of arrays that are split already, or not; numbers to predict are standardised, or not."""
-    split = _split(name, {key: np.asarray(value) for key, value in arrays.items()}, validation, test)
+    split = _split(name, arrays, validation, test)
     train, y_train = split["x_train"], split["y_train"]
     everything = np.concatenate([split[f"y_{part}"].reshape(-1) for part in _PARTS])
-    task = _task(name, task, everything, most=_CLASSES if columns else None)
-    labels: tuple[str, ...] = ()
-    moved: tuple[Any, Any] = (np.zeros(0), np.zeros(0))
-    if task == "classes":
-        labels, outputs = _labels(name, everything)
+    known: dict[str, Any] = {"task": _task(name, task, everything, _CLASSES if form.columns else None)}
+    if known["task"] == "classes":
+        known["labels"], known["outputs"] = _labels(name, everything)
     else:
-        flat = _numeric(y_train, f"{name}: y").reshape(len(y_train), -1)
-        outputs = flat.shape[1]
-        moved = moments(flat) if targets else (np.zeros(outputs), np.ones(outputs))
-    kinds = np.array([categories is None for _, categories in columns for _ in categories or (0,)], bool)
-    shift = scale = np.zeros(0)
+        flat = check_numbers(y_train, f"{name}: y").reshape(len(y_train), -1)
+        known["outputs"] = n = flat.shape[1]
+        moved = moments(flat) if targets else (np.zeros(n), np.ones(n))
+        known["target_shift"], known["target_scale"] = (tuple(values.tolist()) for values in moved)
     if standardise:
         shift, scale = moments(train.reshape(-1, train.shape[-1]))
-        if len(kinds):  # whether something is of a category is 0 or 1
+        if form.columns:  # whether something is of a category is 0 or 1
+            kinds = [categories is None for _, categories in form.columns for _ in categories or (0,)]
             shift, scale = np.where(kinds, shift, 0.0), np.where(kinds, scale, 1.0)
-    form = Form(
-        task=task,
-        shape=tuple(train.shape[1:]),
-        outputs=outputs,
-        shift=tuple(shift.tolist()),
-        scale=tuple(scale.tolist()),
-        dtype="float32" if standardise or train.dtype.kind == "f" else "int32",
-        labels=labels,
-        columns=columns,
-        target=target,
-        target_shift=tuple(moved[0].tolist()),
-        target_scale=tuple(moved[1].tolist()),
-        digest=digest,
-    )
+        known["shift"], known["scale"] = tuple(shift.tolist()), tuple(scale.tolist())
+    known["dtype"] = "float32" if standardise or train.dtype.kind == "f" else "int32"
+    form = dataclasses.replace(form, shape=tuple(train.shape[1:]), **known)
     rows = {f"x_{part}": form._standard(split[f"x_{part}"]) for part in _PARTS}
     rows |= {f"y_{part}": form.targets(split[f"y_{part}"], name) for part in _PARTS}
     return _dataset(name, form, rows)
@@ -388,8 +330,6 @@ def _dataset(name: str, form: Form, rows: dict[str, Any]) -> Dataset:
         name=name,
         kind=kind,
         classes=form.outputs if form.task == "classes" else 0,
-        shift=np.zeros((), np.float32),
-        scale=np.ones((), np.float32),
         form=form,
         **rows,
     )
@@ -408,21 +348,15 @@ def _split(name: str, arrays: dict[str, Array], validation: float, test: float |
         x, y = _pair(name, arrays, key)
         arrays[key], arrays[key.replace("x", "y", 1)] = x, y
     if not parts:
-        n = len(arrays["x"])
-        chosen = permutation(_TEST, n)
-        count = round(n * (TEST if test is None else test))
-        arrays |= {f"{a}_test": arrays[a][np.sort(chosen[:count])] for a in "xy"}
-        arrays |= {f"{a}_train": arrays[a][np.sort(chosen[count:])] for a in "xy"}
-        validation = validation * n / max(n - count, 1)
+        arrays |= {f"{a}_train": arrays[a] for a in "xy"}
+        n = _part(arrays, "test", _TEST, TEST if test is None else test)
+        validation *= len(arrays["x"]) / max(n, 1)
     elif "train" not in parts or "test" not in parts:
         raise DataError(f"{name}: beside {', '.join(arrays)} it needs x_train, y_train, x_test and y_test")
     elif test is not None:
         raise InputError(f"{name} has x_test of its own: drop test")
     if "val" not in parts:
-        n = len(arrays["x_train"])
-        chosen, count = permutation(_VALIDATION, n), round(n * min(validation, 1.0))
-        arrays |= {f"{a}_val": arrays[f"{a}_train"][np.sort(chosen[:count])] for a in "xy"}
-        arrays |= {f"{a}_train": arrays[f"{a}_train"][np.sort(chosen[count:])] for a in "xy"}
+        _part(arrays, "val", _VALIDATION, min(validation, 1.0))
     found = {f"{a}_{part}": arrays[f"{a}_{part}"] for a in "xy" for part in _PARTS}
     for part, words in zip(_PARTS, ("to train on", "to validate with", "to test with"), strict=True):
         if not len(found[f"x_{part}"]):
@@ -433,12 +367,22 @@ def _split(name: str, arrays: dict[str, Array], validation: float, test: float |
     return found
 
 
-def _pair(name: str, arrays: Arrays, key: str) -> tuple[Array, Array]:
+def _part(arrays: dict[str, Array], part: str, key: tuple[int, int], share: float) -> int:
+    """Make another part of some of the rows to train on; how many are left."""
+    n = len(arrays["x_train"])
+    chosen, rest = map(np.sort, np.split(permutation(key, n), [round(n * share)]))
+    for a in "xy":
+        rows = arrays[f"{a}_train"]
+        arrays |= {f"{a}_{part}": rows[chosen], f"{a}_train": rows[rest]}
+    return len(rest)
+
+
+def _pair(name: str, arrays: dict[str, Array], key: str) -> tuple[Array, Array]:
     """Inputs and targets that go together."""
     other = key.replace("x", "y", 1)
     if other not in arrays:
         raise DataError(f"{name}: {other} is missing beside {key}; it holds {', '.join(arrays)}")
-    x, y = _numeric(arrays[key], f"{name}: {key}"), arrays[other]
+    x, y = check_numbers(arrays[key], f"{name}: {key}"), arrays[other]
     if x.ndim == 1:
         x = x[:, None]
     if x.ndim == 3 and x.dtype == np.uint8:  # grey images
@@ -448,16 +392,6 @@ def _pair(name: str, arrays: Arrays, key: str) -> tuple[Array, Array]:
             f"{name}: {key} and {other} must have as many rows, got the shapes {x.shape} and {y.shape}"
         )
     return x, y
-
-
-def _numeric(x: Array, where: str) -> Array:
-    """Refuse what is no finite number."""
-    if x.dtype.kind not in "biuf":
-        raise DataError(f"{where} has type {x.dtype}, expected numbers")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row = int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(1)))
-        raise DataError(f"{where} must be finite numbers, row {row} has another: leave out such rows")
-    return x
 
 
 def _task(name: str, task: str | None, y: Array, most: int | None) -> str:
@@ -539,40 +473,27 @@ class _Table:
         inputs = [name for name in self.names if name != target and name not in ignore]
         if not inputs:
             raise DataError(f"{self.path}: no column is left beside the target {target!r}")
-        columns, parts = [], []
-        for name in inputs:
-            values = None if name in categorical else self._numbers(name, "name it in categorical")
-            categories = None if values is not None else self._categories(name)
-            columns.append((name, categories))
-            parts.append(self._one_hot(name, categories) if values is None else values[:, None])
+        columns = tuple(
+            (name, self._categories(name) if name in categorical or not self._is_numeric(name) else None)
+            for name in inputs
+        )
         if "" in self.texts[target]:
             line = self.lines[self.texts[target].index("")]
             raise DataError(f"{self.path}, line {line}: the target {target!r} is empty: leave out such lines")
-        y = self._numbers(target, "correct it")
-        if y is None:
-            y = np.array(self.texts[target])
-        elif all(re.fullmatch(r"[+-]?\d+", text) for text in self.texts[target]):
+        y = self._numbers(target) if self._is_numeric(target) else np.array(self.texts[target])
+        if all(re.fullmatch(r"[+-]?\d+", text) for text in self.texts[target]):
             y = y.astype(np.int64)
-        return {"x": np.concatenate(parts, 1), "y": y}, tuple(columns)
+        return {"x": self._inputs(columns), "y": y}, columns
 
     def more(self, form: Form, targets: bool) -> tuple[Array, Array | None]:
         """Rows of a form that is known."""
-        parts = []
-        for name, categories in form.columns:
-            self._check_there(name)
-            if categories is not None:
-                parts.append(self._one_hot(name, categories))
-                continue
-            values = self._numbers(name, "correct it", known=True)
-            assert values is not None
-            parts.append(values[:, None])
-        x = form.inputs(np.concatenate(parts, 1), self.path)
+        x = form.inputs(self._inputs(form.columns), self.path)
         if not targets:
             return x, None
         self._check_there(form.target)
         texts = self.texts[form.target]
         if form.task == "regression":
-            return x, form.targets(self._numbers(form.target, "correct it", known=True), self.path)
+            return x, form.targets(self._numbers(form.target), self.path)
         return x, form.targets(np.array(texts) if form.labels else np.array(texts, np.int64), self.path)
 
     def _check_there(self, name: str) -> None:
@@ -581,18 +502,27 @@ class _Table:
                 f"{self.path}: the column {name!r} of the run is missing; it has {some(self.names, 10)}"
             )
 
-    def _numbers(self, name: str, advice: str, known: bool = False) -> Array | None:
-        """A column of numbers; None if it is of texts."""
+    def _inputs(self, columns: Iterable[tuple[str, Sequence[str] | None]]) -> Array:
+        parts = []
+        for name, categories in columns:
+            self._check_there(name)
+            parts.append(self._numbers(name) if categories is None else self._one_hot(name, categories))
+        return np.column_stack(parts)
+
+    def _is_numeric(self, name: str) -> bool:
+        """Whether most entries of a column are numbers."""
+        return 2 * sum(map(_is_number, self.texts[name])) > len(self.texts[name])
+
+    def _numbers(self, name: str) -> Array:
+        """A column of numbers."""
         texts = self.texts[name]
-        wrong = [i for i, text in enumerate(texts) if not _is_number(text)]
-        if not wrong:
-            return np.array([float(text) for text in texts])
-        if 2 * len(wrong) >= len(texts) and not known:
-            return None
-        raise DataError(
-            f"{self.path}, line {self.lines[wrong[0]]}: {texts[wrong[0]]!r} in the column {name!r}, whose "
-            f"other entries are numbers ({len(wrong)} such lines): {advice}, or leave out the lines"
-        )
+        if wrong := [i for i, text in enumerate(texts) if not _is_number(text)]:
+            raise DataError(
+                f"{self.path}, line {self.lines[wrong[0]]}: {texts[wrong[0]]!r} in the column {name!r}, "
+                f"whose other entries are numbers ({len(wrong)} such lines): correct it, name the column in "
+                "categorical, or leave out the lines"
+            )
+        return np.array([float(text) for text in texts])
 
     def _categories(self, name: str) -> tuple[str, ...]:
         found = sorted(set(self.texts[name]))
@@ -605,8 +535,8 @@ class _Table:
             )
         return tuple(found)
 
-    def _one_hot(self, name: str, categories: Sequence[str] | None) -> Array:
-        places = {category: i for i, category in enumerate(categories or ())}
+    def _one_hot(self, name: str, categories: Sequence[str]) -> Array:
+        places = {category: i for i, category in enumerate(categories)}
         for line, text in zip(self.lines, self.texts[name], strict=True):
             if text not in places:
                 raise DataError(
@@ -622,7 +552,7 @@ def _is_number(text: str) -> bool:
     [True, False, False, False]
     """
     try:
-        return bool(np.isfinite(float(text)))
+        return math.isfinite(float(text))
     except ValueError:
         return False
 

@@ -26,6 +26,8 @@ from pjax.errors import InputError
 from pjax.experiments.own_data import GIVEN
 
 _ARGUMENTS = ("inputs", "outputs", "key")
+_FRAMEWORKS = ("flax.linen", "flax.nnx", "equinox")
+"""Packages of models: if nobody has imported one, nobody has made anything of it."""
 
 
 def is_own(name: str) -> bool:
@@ -113,7 +115,8 @@ def _builder(
     source: Any, x: jax.ShapeDtypeStruct, outputs: tuple[int, ...], name: str
 ) -> tuple[Callable[[jax.Array], Any], bool]:
     """A function of a key, and whether it looks at it."""
-    if not callable(source) or isinstance(source, _modules()):
+    found = [package.Module for package in map(sys.modules.get, _FRAMEWORKS) if package is not None]
+    if not callable(source) or isinstance(source, (nn.Module, *found)):
         return lambda _: source, False
     wanted = inspect.signature(source).parameters
     known: dict[str, Any] = {"inputs": tuple(x.shape[1:]), "outputs": outputs[-1]}
@@ -131,17 +134,6 @@ def _builder(
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _framework(name: str) -> Any:
-    """A package, if somebody has imported it; else nobody has made anything of it."""
-    return sys.modules.get(name)
-
-
-def _modules() -> tuple[type, ...]:
-    """The classes of models."""
-    found = [_framework(name) for name in ("flax.linen", "flax.nnx", "equinox")]
-    return (nn.Module, *(package.Module for package in found if package is not None))
-
-
 def _adapted(
     first: Any, build: Callable[[jax.Array], Any], keyed: bool, x: jax.ShapeDtypeStruct, name: str
 ) -> Model:
@@ -150,17 +142,17 @@ def _adapted(
         return Model(first.init, first.apply)
     if isinstance(first, tuple) and len(first) == 2 and all(map(callable, first)):
         return Model(*first)
-    linen, nnx, equinox = map(_framework, ("flax.linen", "flax.nnx", "equinox"))
+    linen, *others = map(sys.modules.get, _FRAMEWORKS)
     if linen is not None and isinstance(first, linen.Module):
         return _of_linen(first, x, name)
-    for module, adapt in ((nnx, _of_nnx), (equinox, _of_equinox)):
-        if module is not None and isinstance(first, module.Module):
+    for package, adapt in zip(others, (_of_nnx, _of_equinox), strict=True):
+        if package is not None and isinstance(first, package.Module):
             if not keyed:
                 raise InputError(
                     f"model {name}: holds its initial values, which a seed must decide: give a function "
                     "that makes it from a key, def make(inputs, outputs, key)"
                 )
-            return adapt(module, first, build, name)
+            return adapt(package, first, build, name)
     raise InputError(
         f"model {name}: expected a module of Flax, Equinox or pjax.nn, or two functions (init, apply); got "
         f"{type(first).__name__}"
@@ -189,9 +181,8 @@ def _is_variable(leaf: Any) -> bool:
     return hasattr(leaf, "get_value") or hasattr(leaf, "value")
 
 
-def _of_equinox(equinox: Any, first: Any, build: Callable[[jax.Array], Any], name: str) -> Model:
-    del name
-    _, static = equinox.partition(first, equinox.is_inexact_array)
+def _of_equinox(equinox: Any, first: Any, build: Callable[[jax.Array], Any], _: str) -> Model:
+    static = equinox.partition(first, equinox.is_inexact_array)[1]
     return Model(
         lambda key: equinox.filter(build(key), equinox.is_inexact_array),
         lambda params, x: jax.vmap(equinox.combine(params, static))(x),

@@ -1,18 +1,12 @@
-"""Processes that train together: they meet, know who is missing, and are told when one of them dies.
+"""Processes that train together, and are told when one of them does not come, or dies.
 
-JAX's own wait ends every process on the spot, and does not say who has not come. So before it the first
-process takes JAX's port for a while: every other one connects, says its number, and is told again and again
-who is missing, until nobody is. Then the port is JAX's. A process that dies while it waits closes its
-connection, and is missing again.
-
-When one of several processes dies later, the others cannot go on: they wait for it in the middle of a sum.
-JAX hears that it is gone and ends them on the spot, from C++, so that Python cannot say anything any more. So
-the command starts itself once more as a child that trains, and waits; when that has ended it says what
-happened.
+When one of several processes dies the others cannot go on: they wait for it in the middle of a sum. JAX hears
+that it is gone, or that it has not come, and ends them on the spot, from C++, so that Python cannot say
+anything any more. So the command starts itself once more as a child that trains, and waits; when that has
+ended it says what happened.
 """
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -22,169 +16,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 
-from pjax.errors import InputError, PjaxError
+from pjax.errors import InputError
 from pjax.experiments import endings
 from pjax.experiments.endings import LOST
-from pjax.tools.trees import parse
 
 START_SECONDS = 45
 """How long processes wait for each other to start."""
 END_SECONDS = 30
 """How long processes wait for each other to end."""
-_EVERY = 0.5
-"""Seconds between two messages about who is missing."""
-_SILENT = 5.0
-"""Seconds after which a process that says nothing is not waited for."""
 _FATAL = "JAX distributed service detected fatal errors"
 
 
 # --- Meeting ---
-
-
-class MissingError(PjaxError):
-    """Some processes have not come."""
-
-
-def names(processes: Sequence[int | str]) -> str:
-    """Processes in words.
-
-    >>> names([2]), names([0, 3])
-    ('process 2', 'processes 0, 3')
-    """
-    return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
-
-
-def meet(coordinator: str, processes: int, process: int, seconds: float) -> None:
-    """Wait until all processes have called this; if not all do, an error says which ones are missing."""
-    until = time.monotonic() + seconds
-    if process == 0:
-        missing = _call(_pair(bind_address(coordinator)), processes, until)
-    else:
-        told = _answer(_pair(coordinator), {"process": process, "processes": processes}, until)
-        if "error" in told:
-            raise InputError(told["error"])
-        missing = told["missing"]
-        if not missing:
-            time.sleep(_EVERY / 2)  # until JAX listens; it would try again only after a second
-    if missing:
-        raise MissingError(
-            f"{names(missing)} of {processes} did not come within {seconds:.0f} seconds, or died. Start "
-            "every --process from 0, with the same --processes and --coordinator, whose port must be open"
-        )
-
-
-def bind_address(coordinator: str) -> str:
-    """Where the first process listens: as JAX, which can be told another place than where it is reached."""
-    return os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", coordinator)
-
-
-def _pair(address: str) -> tuple[str, int]:
-    """
-    >>> _pair("[::1]:1234")
-    ('::1', 1234)
-    """
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _call(address: tuple[str, int], processes: int, until: float) -> list[int]:
-    """Wait for the others; those that are missing in the end."""
-    here: dict[int, socket.socket] = {}
-    missing = list(range(1, processes))
-    with contextlib.ExitStack() as open_sockets:
-        listener = open_sockets.enter_context(_listen(address))
-        listener.settimeout(_EVERY)
-        told = 0.0
-        while missing and time.monotonic() < until:
-            with contextlib.suppress(TimeoutError):
-                connection = open_sockets.enter_context(listener.accept()[0])
-                _admit(connection, here, processes)
-            here = {process: connection for process, connection in here.items() if not _is_gone(connection)}
-            missing = [process for process in range(1, processes) if process not in here]
-            if time.monotonic() - told >= _EVERY:
-                told = time.monotonic()
-                for connection in here.values():
-                    _tell(connection, {"missing": missing, "over": False})
-        for connection in here.values():
-            _tell(connection, {"missing": missing, "over": True})
-        for connection in here.values():  # whoever closes first keeps the port for a while: not this one
-            with contextlib.suppress(OSError):
-                connection.recv(1)
-    return missing
-
-
-def _listen(address: tuple[str, int]) -> socket.socket:
-    host, port = address
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server(address, family=family, dualstack_ipv6=both)
-    except OSError as error:
-        raise InputError(
-            f"process 0 cannot listen on port {port} of {host} ({error.strerror}): choose another for "
-            f"--coordinator, or where this machine does not know that address set "
-            f"JAX_COORDINATOR_BIND_ADDRESS=0.0.0.0:{port}"
-        ) from None
-
-
-def _admit(connection: socket.socket, here: dict[int, socket.socket], processes: int) -> None:
-    """Hear who it is; what comes from somebody else is ignored."""
-    connection.settimeout(_SILENT)
-    try:
-        said = parse(connection.makefile("rb").readline(200))
-        process, count = said["process"], said["processes"]
-    except (OSError, ValueError, LookupError, TypeError):
-        process = count = None
-    if type(process) is not int or type(count) is not int or not 0 < process < count:
-        connection.close()
-        return
-    if count != processes:
-        _tell(
-            connection, {"error": f"process 0 waits for {processes} processes, process {process} for {count}"}
-        )
-    elif process in here and not _is_gone(here[process]):
-        _tell(connection, {"error": f"there are two processes with --process {process}"})
-    else:
-        here[process] = connection
-
-
-def _is_gone(connection: socket.socket) -> bool:
-    connection.settimeout(0)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    finally:
-        connection.settimeout(_SILENT)
-
-
-def _tell(connection: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _answer(address: tuple[str, int], who: dict[str, int], until: float) -> dict[str, Any]:
-    """Say who this is, and wait for the others; the last that is heard of them."""
-    while time.monotonic() < until:
-        # Process 0 may not be there yet, or not any more, or somebody else may be: try again.
-        with (
-            contextlib.suppress(OSError, ValueError, TypeError, KeyError),
-            socket.create_connection(address, _SILENT) as connection,
-        ):
-            _tell(connection, who)
-            for line in connection.makefile("rb"):
-                told: dict[str, Any] = parse(line)
-                if "error" in told or told["over"] or time.monotonic() >= until:
-                    return told
-        time.sleep(_EVERY / 5)
-    return {"missing": [0]}
 
 
 def connect(
@@ -201,12 +48,14 @@ def connect(
         process: which one this is, from 0.
         timeout: after how many seconds a process that is not heard of is taken for dead.
 
-    Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does. Where
-    they are, an error names the processes that do not come, see `meet`.
+    Where the first three are not given, the cluster is asked, as `jax.distributed.initialize` does. If not
+    all processes come, or one of them dies, JAX ends the others.
     """
     check(coordinator, processes, process)
-    if coordinator is not None and processes is not None and process is not None:
-        meet(coordinator, processes, process, START_SECONDS)
+    # JAX itself would listen on all addresses of this machine.
+    listen = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", coordinator)
+    if process == 0 and listen is not None:
+        _check_port(listen)
     # Programs that run at the same time could exchange their messages in another order elsewhere.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:
@@ -214,7 +63,7 @@ def connect(
             coordinator,
             processes,
             process,
-            coordinator_bind_address=None if coordinator is None else bind_address(coordinator),
+            coordinator_bind_address=listen,
             initialization_timeout=START_SECONDS,
             heartbeat_timeout_seconds=timeout,
             shutdown_timeout_seconds=END_SECONDS,
@@ -223,6 +72,20 @@ def connect(
         raise InputError(
             f"no cluster was found ({error}): give --coordinator HOST:PORT, --processes N and --process I"
         ) from error
+
+
+def _check_port(address: str) -> None:
+    """Refuse an address on which the first process cannot listen: JAX would crash."""
+    host, _, port = address.rpartition(":")
+    try:
+        (family, *_, place), *_ = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        socket.create_server(place[:2], family=family).close()
+    except OSError as error:
+        raise InputError(
+            f"process 0 cannot listen on {address} ({error.strerror}): choose another port for "
+            "--coordinator, or where this machine does not know that address set "
+            "JAX_COORDINATOR_BIND_ADDRESS=0.0.0.0:PORT"
+        ) from None
 
 
 def check(coordinator: str | None, processes: int | None, process: int | None) -> None:
@@ -316,13 +179,13 @@ def explain(said: str, resume: str) -> str:
     dead = re.findall(r"\d+", silent[1]) if silent else ["0"] if "leader task" in said else []
     if not dead:
         return f"{said}error: another process has died. Go on from the last checkpoint with: {resume}"
-    who = f"{names(dead)} {'has' if len(dead) == 1 else 'have'}"
+    who = f"process {dead[0]} has" if len(dead) == 1 else f"processes {', '.join(dead)} have"
     return f"error: {who} died, and this one ends too. Go on from the last checkpoint with: {resume}"
 
 
 @contextlib.contextmanager
 def joined(
-    coordinator: str | None, processes: int | None, process: int | None, timeout: int, resume: str
+    coordinator: str | None, processes: int | None, process: int | None, timeout: int
 ) -> Iterator[None]:
     """A block in which this process, which is watched, is one of several; see `connect`.
 
@@ -332,8 +195,6 @@ def joined(
     try:
         connect(coordinator, processes, process, timeout)
         yield
-    except MissingError as error:
-        endings.leave(LOST, f"error: {error}. If a run was under way, go on with: {resume}\n")
     except Exception as error:
         if (words := endings.words(error)) is not None:
             time.sleep(2)  # others may have the same error, and should say so before this one is gone

@@ -86,9 +86,9 @@ def train(
             are asked for.
         max_steps, patience: when resuming, new values of these settings: a run that has ended goes on to more
             steps.
-        together: whether to train all seeds in one program; by default on accelerators.
+        together: whether to train all seeds in one program; by default on accelerators, if nothing convolves.
         devices: what to run on; by default one device, or all devices of several processes, of which only the
-            first needs the folder, but all if they divide the parameters.
+            first needs the folder.
         progress: called often while training.
         keep_checkpoint: whether to keep the checkpoint when the run has ended.
         timed: whether times are recorded; not where other work runs on the device. `time_again` adds them.
@@ -129,16 +129,11 @@ def train(
             )
         where = held.enter_context(_own_folder(plan["folder"], decided, devices))
         if not plan["finished"]:
-            shared = Path(plan["folder"])
-            if devices.count > 1:
-                checkpoint.orbax()
-            if devices.shard_parameters:
-                devices.check_sees(shared)
             show = progress or (lambda _: None)
             show(Progress(0.0, decided.max_steps, math.nan, folder=where, message="loading data"))
             loop = Loop(decided, together=together, devices=devices, dataset=dataset, model=model)
             check_same_data(where, loop.dataset)
-            trainer = _Trainer(loop, where, shared, show, callbacks, timed)
+            trainer = _Trainer(loop, where, show, callbacks, timed)
             trainer.restore(Path(plan["checkpoint"])) if plan["checkpoint"] else trainer.begin()
             with contextlib.ExitStack() as logs:
                 trainer.open_loggers(loggers, logs)
@@ -161,7 +156,7 @@ def _with_given(
         return config, data
     saved = configuration.read(Path(resumed) / "config.json") if config is None and resumed else config
     assert saved is not None
-    return config, own_data.from_arrays(data, **saved.own_data_options())
+    return config, own_data.load(data, **saved.own_data_options())
 
 
 def time_again(folder: str | Path) -> float:
@@ -198,18 +193,14 @@ def load_params(folder: str | Path, seed: int | None = None, *, model: Any = Non
     Returns:
         A pytree of arrays; for the networks that come with pjax, a dictionary.
     """
-    folder = Path(folder)
-    loop = open_run(folder, model=model)
-    return _best(folder, loop, seed)
+    return best_params(Path(folder), open_run(folder, model=model), seed)
 
 
-def open_run(folder: str | Path, *, model: Any = None, dataset: Dataset | None = None) -> Loop:
-    """The network of a run; if its data are your own, without their rows, unless they are given."""
-    folder = Path(folder)
-    config = configuration.read(folder / "config.json")
-    if dataset is None and (form := saved_form(folder)) is not None:
-        dataset = form.empty(config.data)
-    return Loop(config, dataset=dataset, model=model)
+def open_run(folder: str | Path, *, model: Any = None) -> Loop:
+    """The network of a run; if its data are your own, without their rows."""
+    config = configuration.read(Path(folder) / "config.json")
+    form = saved_form(Path(folder))
+    return Loop(config, dataset=None if form is None else form.empty(config.data), model=model)
 
 
 def saved_form(folder: Path) -> Form | None:
@@ -228,7 +219,8 @@ def check_same_data(folder: Path, dataset: Dataset) -> None:
         )
 
 
-def _best(folder: Path, loop: Loop, seed: int | None) -> Any:
+def best_params(folder: Path, loop: Loop, seed: int | None) -> Any:
+    """The same, of a run whose network is there."""
     config = loop.config
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
@@ -236,7 +228,7 @@ def _best(folder: Path, loop: Loop, seed: int | None) -> Any:
     path = checkpoint.last(folder)
     if path is None:
         raise InputError(f"{folder}: there is no checkpoint")
-    tree, _ = checkpoint.load(path, _for_numpy(_expected(loop)))
+    tree, _ = checkpoint.load(path, _expected(loop))
     place = config.seeds.index(seed)
     return jax.tree.map(lambda values: values[place], tree["best"])
 
@@ -358,10 +350,6 @@ def _expected(loop: Loop) -> dict[str, Any]:
     return {"state": loop.shapes, "best": loop.params(loop.shapes)}
 
 
-def _for_numpy(shapes: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
-
-
 class _Trainer:
     """A run under way."""
 
@@ -369,15 +357,12 @@ class _Trainer:
         self,
         loop: Loop,
         folder: Path,
-        shared: Path,
         progress: Callable[[Progress], None],
         callbacks: Sequence[Callable[[Progress], None]],
         timed: bool,
     ) -> None:
         self.loop, self.config, self.devices = loop, loop.config, loop.devices
         self.folder, self.progress, self.callbacks, self.timed = folder, progress, callbacks, timed
-        self.shared = shared
-        """The first process's folder, into which all write checkpoints if they divide the parameters."""
         self.checks: list[dict[str, Any]] = []
         self.loggers: list[Logger] = []
         self.ms_per_step = math.nan
@@ -385,7 +370,7 @@ class _Trainer:
         """Whether a callback has ended the run."""
 
     def tell(self, step: float = 0.0, loss: float = math.nan, **more: Any) -> Progress:
-        told = Progress(step, self.config.max_steps, loss, folder=self.shared, **more)
+        told = Progress(step, self.config.max_steps, loss, folder=self.folder, **more)
         self.progress(told)
         return told
 
@@ -420,24 +405,19 @@ class _Trainer:
             | {"python": platform.python_version()},
         }
         if (form := self.loop.dataset.form) is not None:
-            results.write_object(self.folder / "data.json", form.as_json())
+            results.write_object(self.folder / "data.json", dataclasses.asdict(form))
         results.write_object(self.folder / "config.json", self.config.as_json() | about)
         results.write_lines(self.folder / "metrics.jsonl", self.checks)
 
     def restore(self, path: Path) -> None:
-        expected = _expected(self.loop)
-
-        def load(shapes: Any) -> tuple[Any, dict[str, Any]]:
-            tree, note = checkpoint.load(path, shapes)
+        def load() -> tuple[Any, dict[str, Any]]:
+            tree, note = checkpoint.load(path, _expected(self.loop))
             saved = Config.from_json(note["config"], str(path))
             if different := saved.differences(self.config).keys() - {"max_steps", "patience"}:
                 raise InputError(f"{path}: written with another {', '.join(different)}")
             return tree, note
 
-        if self.devices.shard_parameters:
-            tree, note = load(expected)
-        else:
-            tree, note = self.devices.read(lambda: load(_for_numpy(expected)), expected)
+        tree, note = self.devices.read(load, _expected(self.loop))
         self.state, self.best = tree["state"], tree["best"]
         self.batch, self.checks, self.ms_per_step = note["batch"], note["checks"], note["ms_per_step"]
         if Config.from_json(note["config"]) != self.config:
@@ -458,19 +438,16 @@ class _Trainer:
         results.write_object(file, results.read_object(file) | self.config.as_json())
 
     def save(self) -> None:
-        tree = {"state": self.state, "best": self.best}
-        if not self.devices.shard_parameters:
-            if not self.devices.first:
-                return
-            tree = jax.tree.map(np.asarray, tree)
+        tree = self.devices.gathered({"state": self.state, "best": self.best})
+        if not self.devices.first:
+            return
         note = {
             "config": self.config.as_json(),
             "batch": self.batch,
             "checks": self.checks,
             "ms_per_step": self.ms_per_step,
         }
-        kind = ".orbax" if self.devices.count > 1 else ".npz"
-        checkpoint.save(checkpoint.path(self.shared, self.batch, kind), tree, note)
+        checkpoint.save(checkpoint.path(self.folder, self.batch), tree, note)
 
     # --- Running ---
 
