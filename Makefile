@@ -19,7 +19,7 @@ demo: $(STAMP)
 test: test-source test-wheel
 
 test-source: $(STAMP)
-	$(PY) -m pytest -n 2 tests
+	$(PY) -m pytest -n 2 --dist worksteal tests
 	$(PY) -m pytest -n 2 --doctest-modules src/pjax
 
 # Imported from another folder, so that only the installed package can be found.

@@ -1,5 +1,6 @@
 """Fixtures that several test files share."""
 
+import gc
 import json
 import os
 import subprocess
@@ -15,6 +16,13 @@ from pjax import devices as _devices
 from pjax.graph import equations
 from pjax.optim import solver as _solver
 from pjax.rules import registry as _registry
+
+
+def pytest_collection_finish() -> None:
+    """Modules stay until the end, and what tracing allocates goes with it: collect that rarely."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

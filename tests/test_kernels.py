@@ -1,5 +1,7 @@
 """Kernels for NVIDIA GPUs, run without one: they do what the formulas do in several passes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -297,8 +299,14 @@ def expected(x, z, w):
     return jnp.moveaxis(move, -1, 1), back
 
 
+@jax.jit
+def both(x, z, w):
+    """What the kernel finds, and what is expected: one program for numbers of all scales."""
+    return max_kernel.displace(x, z, w, interpret=True), expected(x, z, w)
+
+
 def check(x, z, w):
-    for got, want in zip(max_kernel.displace(x, z, w, interpret=True), expected(x, z, w), strict=True):
+    for got, want in zip(*both(x, z, w), strict=True):
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
 
@@ -412,9 +420,14 @@ def solve_expected(drift, point, goal, norms, weight):
     return found.other, reached, found.along(0, LENGTH).sum(1), found.along(1, LENGTH).sum(0)
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def solved(arguments, weight, sizes):  # noqa: ARG001 - the sizes that the kernel looks up
+    return solve_kernel.solve(*arguments, LENGTH, weight, interpret=True), solve_expected(*arguments, weight)
+
+
 def solve_check(arguments, weight=1.0):
-    found = solve_kernel.solve(*arguments, LENGTH, weight, interpret=True)
-    for got, want in zip(found, solve_expected(*arguments, weight), strict=True):
+    sizes = solve_kernel._PROGRAMS, solve_kernel._TOGETHER
+    for got, want in zip(*solved(arguments, weight, sizes), strict=True):
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
 

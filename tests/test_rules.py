@@ -1,5 +1,7 @@
 """Rules of functions of one number, quotients, linear and smooth functions of whole arrays."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,12 +21,17 @@ COARSE = {"bessel_i0e": 1e-9, "bessel_i1e": 1e-9}
 """Of functions whose derivatives JAX has to about ten digits."""
 
 
+# Compiled once for all types of a rule, and not operation by operation.
+_value = functools.partial(jax.jit, static_argnums=0)(lambda f, x: f(x))
+_slope = functools.partial(jax.jit, static_argnums=0)(lambda f, x: jax.jvp(f, (x,), (jnp.ones_like(x),)))
+
+
 def cases(rule, dtype, largest=1e6):
     """Numbers of all sizes, with zeros, and goals near the values, far from them, and at them."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=POINTS) * 10 ** rng.uniform(-4, np.log10(largest), POINTS)
     x = np.where(np.arange(POINTS) % 16 == 0, 0, x).astype(dtype).astype(np.float64)
-    value, slope = (np.asarray(v) for v in jax.jvp(rule.function.fn, (x,), (np.ones_like(x),)))
+    value, slope = (np.asarray(v) for v in _slope(rule.function.fn, x))
     known = np.abs(value) + np.abs(slope) < 1e28
     value, slope = np.where(known, value, 0), np.where(known, slope, 0)
     size = np.abs(value) + np.abs(slope * x) + np.abs(x) + 1e-3 * (x == 0)
@@ -51,7 +58,7 @@ def least(f, x, goal, weight, reach, dtype):
     def cost(t):
         t = np.where(x == 0, t, np.round(t / unit) * unit)  # what can be told from the start
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            total = t**2 + weight * (np.asarray(f(x + t)) - goal) ** 2
+            total = t**2 + weight * (np.asarray(_value(f, x + t)) - goal) ** 2
         return np.where(np.isfinite(total), total, np.inf)
 
     costs, rows = cost(t), np.arange(len(x))

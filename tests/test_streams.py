@@ -45,6 +45,9 @@ def sgd(rate=0.1, **options):
     return optim.ExtrapolatedProjections(outer=optax.sgd(rate), **options)
 
 
+SGD = sgd()  # one object: programs with it are shared
+
+
 def trained(optimizer, fn, params, batch=BATCH, updates=3):
     is_stream = isinstance(optimizer, optim.Streamed)
     state = optimizer.init(fn, params, batch=batch) if is_stream else optimizer.init(params)
@@ -63,9 +66,9 @@ def furthest(one, other):
 
 @pytest.mark.parametrize(("stages", "parts"), [(1, 1), (2, 4), (8, 1), (8, 4)])
 def test_drained_before_each_update_a_stream_is_a_sweep(stages, parts):
-    stream = optim.Streamed(sgd(), stages=stages, micro_batches=parts, flush=True)
+    stream = optim.Streamed(SGD, stages=stages, micro_batches=parts, flush=True)
     found, state, loss = trained(stream, CHAIN, parameters())
-    right, _, right_loss = trained(optim.Accumulated(sgd(), parts), CHAIN, parameters())
+    right, _, right_loss = trained(optim.Accumulated(SGD, parts), CHAIN, parameters())
     assert furthest(right, parameters()) > 0.01
     assert furthest(found, right) < 1e-6
     assert loss == pytest.approx(float(right_loss), rel=1e-6)
@@ -93,7 +96,7 @@ def test_where_parameters_stay_a_running_stream_asks_what_a_sweep_asks(parts):
 
 
 def test_wishes_are_at_most_twice_as_many_steps_old_as_there_are_stages():
-    stream = optim.Streamed(sgd(), stages=4, micro_batches=2)
+    stream = optim.Streamed(SGD, stages=4, micro_batches=2)
     params, state, loss = trained(stream, CHAIN, parameters(), updates=1)
     assert state.age.tolist() == [-1, -1, -1, -1]
     assert jnp.isnan(loss)
@@ -167,8 +170,8 @@ def test_shared_parameters_and_wires_that_are_no_numbers():
         "layers": jnp.zeros((4, 1, 6)),
     }
     batch = jnp.arange(8) % 5, (jnp.arange(8) + 1) % 5
-    found, *_ = trained(optim.Streamed(sgd(), stages=2, micro_batches=2, flush=True), chain, params, batch)
-    right, *_ = trained(optim.Accumulated(sgd(), 2), chain, params, batch)
+    found, *_ = trained(optim.Streamed(SGD, stages=2, micro_batches=2, flush=True), chain, params, batch)
+    right, *_ = trained(optim.Accumulated(SGD, 2), chain, params, batch)
     assert furthest(right, params) > 0.01
     assert furthest(found, right) < 1e-6
 
@@ -234,16 +237,16 @@ def cases():
 def test_layers_blocks_and_time_steps_are_found(name):
     fn, params, batch = cases()[name]
     found, state, _ = trained(
-        optim.Streamed(sgd(), stages=4, micro_batches=2, flush=True), fn, params, batch, updates=2
+        optim.Streamed(SGD, stages=4, micro_batches=2, flush=True), fn, params, batch, updates=2
     )
-    right, *_ = trained(optim.Accumulated(sgd(), 2), fn, params, batch, updates=2)
+    right, *_ = trained(optim.Accumulated(SGD, 2), fn, params, batch, updates=2)
     assert furthest(right, params) > 0.01
     assert furthest(found, right) < 2e-6
     assert state.age.tolist() == [6, 5, 4, 3]
 
 
 def test_a_function_without_layers():
-    stream = optim.Streamed(sgd(), stages=2, micro_batches=2)
+    stream = optim.Streamed(SGD, stages=2, micro_batches=2)
     with pytest.raises(InputError, match="no chain was found"):
         stream.init(lambda p, b: ((b[0] @ p) ** 2).mean(), jnp.ones((12, 4)), batch=BATCH)
 
@@ -252,7 +255,7 @@ def test_a_function_without_layers():
 
 
 def test_bad_options():
-    method = sgd()
+    method = SGD
     with pytest.raises(InputError, match="stages must be a whole number"):
         optim.Streamed(method, stages=0, micro_batches=1)
     with pytest.raises(InputError, match="give it an ExtrapolatedProjections"):
@@ -280,13 +283,13 @@ def test_bad_options():
     ],
 )
 def test_bad_chains(stages, parts, change, words):
-    stream = optim.Streamed(sgd(), stages=stages, micro_batches=parts)
+    stream = optim.Streamed(SGD, stages=stages, micro_batches=parts)
     with pytest.raises(InputError, match=words):
         stream.init(CHAIN, parameters() | change, batch=BATCH)
 
 
 def test_the_state_of_another_optimiser():
-    stream = optim.Streamed(sgd(), stages=2, micro_batches=2)
+    stream = optim.Streamed(SGD, stages=2, micro_batches=2)
     with pytest.raises(InputError, match=r"optimizer\.init"):
         stream.update(CHAIN, parameters(), sgd().init(parameters()), batch=BATCH)
 
@@ -382,21 +385,28 @@ def main():
         spec = PartitionSpec("stages", "samples") if samples > 1 else PartitionSpec("stages")
         return NamedSharding(mesh, spec)
 
+    # Each program is compiled once: without devices for each method, on four of them for what crosses, too.
+    methods = {"sgd": SGD, "muon": muon()}
+    alone = {name: trained(streamed(m), CHAIN, parameters(), updates=6)[0] for name, m in methods.items()}
     sizes = {"2": (2,), "4": (4,), "8": (8,), "4 and 2 for samples": (4, 2), "4, muon": (4,)}
-    for name, shape in sizes.items():
-        method = muon() if "muon" in name else sgd()
-        alone, *_ = trained(streamed(method), CHAIN, parameters(), updates=6)
-        stream = streamed(method, divided(*shape))
-        placed = stream.place(CHAIN, parameters())
-        found, *_ = trained(stream, CHAIN, placed, updates=6)
-        cases[name] = {"off": furthest(found, alone), "moved": furthest(found, parameters())}
-    for name, layers, method in (("8", 8, sgd()), ("16", 16, sgd()), ("muon", 8, muon())):
-        stream = streamed(method, divided(4))
+
+    def divided_run(method, shape, layers=8, updates=6):
+        """Parameters after updates over devices, and the text of the program."""
+        stream = streamed(methods[method], divided(*shape))
         params = stream.place(CHAIN, parameters(layers))
         state = stream.init(CHAIN, params, batch=BATCH)
-        update = jax.jit(lambda p, s, b, stream=stream: stream.update(CHAIN, p, s, batch=b))
-        _, state, _ = update(params, state, BATCH)
-        text = update.lower(params, state, BATCH).compile().as_text()
+        update = jax.jit(lambda p, s, b: stream.update(CHAIN, p, s, batch=b))
+        for _ in range(updates):
+            params, state, _ = update(params, state, BATCH)
+        return params, update.lower(params, state, BATCH).compile().as_text()
+
+    texts = {}
+    for name, shape in sizes.items():
+        method = "muon" if "muon" in name else "sgd"
+        found, texts[name] = divided_run(method, shape)
+        cases[name] = {"off": furthest(found, alone[method]), "moved": furthest(found, parameters())}
+    texts["16"] = divided_run("sgd", (4,), 16, updates=1)[1]
+    for name, text in (("8", texts["4"]), ("16", texts["16"]), ("muon", texts["4, muon"])):
         steps[name], updates[name] = collectives(loops(text)), collectives(text)
     print(json.dumps({"cases": cases, "steps": steps, "updates": updates}))
 
