@@ -228,7 +228,7 @@ def _rough_ratio(x: jax.typing.ArrayLike, y: jax.Array) -> jax.Array:
 
 def _ratio(x: jax.typing.ArrayLike, y: jax.Array) -> jax.Array:
     """A number over a positive one."""
-    return joined(x / y)
+    return joined(jnp.divide(x, y))
 
 
 def _root(
