@@ -152,6 +152,13 @@ def test_multiplier_over_all_scales(dtype, tolerance, in_kernel):
         np.testing.assert_allclose(np.asarray(solved.grow_plus)[small], grow, rtol=4 * tolerance)
 
 
+def test_multipliers_are_found_in_one_kernel_on_cpu():
+    """Each more that the compiler makes of it is a large part of the time that it takes."""
+    given = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 3
+    program = jax.jit(lambda *values: multiplier(*values).root).lower(*given).compile().as_text()
+    assert program.count(" fusion(") == 1
+
+
 def test_multiplier_keeps_the_digits_of_a_tiny_root():
     solved = multiplier(jnp.array(3.0), jnp.array(5.0), jnp.array(1e-12), 2.0)
     np.testing.assert_allclose(solved.lam, 1e-12 / (1.5 + 2.5 + 0.5), rtol=1e-6)

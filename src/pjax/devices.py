@@ -67,6 +67,33 @@ def end_kernel(x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, cuda=jax.lax.optimization_barrier, default=lambda x: x)
 
 
+def compiles_each_kernel() -> bool:
+    """Whether the number of kernels is most of the time that a program takes to compile: on a CPU."""
+    return jax.default_backend() == "cpu"
+
+
+def joined(x: jax.Array) -> jax.Array:
+    """The same numbers, none of which is negative; on a CPU, in one kernel with what reads them.
+
+    For quotients and roots that are read more than once. The compiler would write them out, and whatever they
+    follow from, and begin a kernel for each: that takes longer to compile than one for all, and no less time
+    to run. An absolute value it holds to be cheap.
+    """
+    return jnp.abs(x) if compiles_each_kernel() else x
+
+
+def in_each_step(x: jax.Array, constant: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same arrays; on a CPU, what follows from the constant is found in each step of a loop.
+
+    What is found with a few operations would else be computed before the loop, and kept: more arrays, and
+    kernels that must be compiled.
+    """
+    if not compiles_each_kernel():
+        return x, constant
+    x, constant = jax.lax.optimization_barrier((x, constant))
+    return x, constant
+
+
 def sum_apart(x: jax.Array) -> jax.Array:
     """The sums over the last axis, in a kernel that does nothing else, unless writing takes too long."""
     return end_kernel((end_kernel(x) if x.size <= 2**20 else x).sum(-1))

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from pjax.devices import in_each_step
 from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_positive, check_probabilities, one_hot
 from pjax.rules.arithmetic import rows, wide
@@ -66,7 +67,7 @@ class CrossEntropy(Target):
         return self.weighted(1.0, predictions, labels)
 
     def weighted(self, factor: jax.typing.ArrayLike, predictions: jax.Array, labels: jax.Array) -> jax.Array:
-        x = rows(wide(predictions))
+        x, labels = in_each_step(rows(wide(predictions)), labels)
         y, steps = one_hot(x, labels), _steps(self.scale)
         solve: Solver = _newton if self.solver == "newton" else _fixed_point
         if labels.ndim == predictions.ndim:
@@ -109,7 +110,8 @@ def _newton(x: jax.Array, y: jax.Array, scale: float | jax.Array, steps: int) ->
     classes = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
     leads = classes == jnp.min(jnp.where(offset == 0, classes, x.shape[-1]), axis=-1, keepdims=True)
     # A softmax of about the right spread: exact for small scales and for two certain classes.
-    start = jax.nn.log_softmax(offset / (1 + scale / 4), axis=-1)
+    start = offset / (1 + scale / 4)
+    start = start - jnp.log(jnp.sum(jnp.exp(start), axis=-1, keepdims=True))
 
     def step(_: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         q, level = state

@@ -25,7 +25,7 @@ import numpy as np
 from pjax.devices import on_one_device
 from pjax.rules.arithmetic import TINY
 from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts, answering
-from pjax.rules.dot import Dot, Multiplier, multiplier, sum_and_difference, visible
+from pjax.rules.dot import Dot, Multiplier, multiplier, sum_and_difference, times_visible
 
 
 class Found(NamedTuple):
@@ -220,7 +220,9 @@ class Contraction(Rule):
         moving = [i for i, shift in enumerate(shifts) if shift is not None]
 
         def with_spheres(_: jax.Array) -> list[jax.Array]:
-            return [m.other, m.lam, *(self.scatter(i, m.along(i, self.length)) for i in moving)]
+            both = len(moving) == 2
+            along = m.both_along(self.length) if both else [m.along(i, self.length) for i in (0, 1)]
+            return [m.other, m.lam, *(self.scatter(i, along[i]) for i in moving)]
 
         def looking(own: jax.Array) -> list[jax.Array]:
             """The same; hardly ever is there a sphere, and without one the sums are those of one array."""
@@ -253,7 +255,7 @@ class Contraction(Rule):
             if i not in moving:
                 return None
             this, partner = (x, y) if i == 0 else (y, x)
-            return own[moving.index(i)] * visible(this) + self.pull(i, partner, other)
+            return times_visible(own[moving.index(i)], this) + self.pull(i, partner, other)
 
         def squares(i: int, whole: bool) -> jax.Array:
             # Of own * this + other * partner. Without spheres, which hardly ever are there.

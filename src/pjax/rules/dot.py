@@ -8,9 +8,12 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from pjax.devices import compiles_each_kernel, joined
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
 from pjax.rules.base import Arrays, Primitive
+
+Pair: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class Multiplier(NamedTuple):
@@ -21,11 +24,13 @@ class Multiplier(NamedTuple):
     own: jax.Array
     """``x`` moves by ``own * x + other * y``, and ``y`` by ``own * y + other * x``."""
     other: jax.Array
-    lean: jax.Array
-    """On a sphere: ``x`` moves by ``lean * x`` more, and ``y`` by ``lean * y`` less. Else zero."""
-    ball: jax.Array
-    """On a sphere where ``x`` and ``y`` vanish both: the length of a vector to add to ``x + y``; with a minus
-    sign, to ``x - y``. Else zero."""
+    beyond: jax.Array
+    """On a sphere, of which ``x + y`` or, with a minus sign, ``x - y`` is a point: a quarter of its squared
+    radius. Else zero."""
+    square: jax.Array
+    """On a sphere, the squared length of ``x``, which then is that of ``y``."""
+    root: jax.Array
+    """``lam / (1 - abs(lam))``; on a sphere the largest number that there is, with the sign of ``lam``."""
 
     @property
     def grow_plus(self) -> jax.Array:
@@ -48,18 +53,36 @@ class Multiplier(NamedTuple):
     def squared(self, plus: jax.Array, minus: jax.Array) -> jax.Array:
         """How far ``x`` and ``y`` move, squared, given ``|x + y|²`` and ``|x - y|²``."""
         grown = self.grow_plus**2 * plus + self.grow_minus**2 * minus
-        return (grown + self.lean**2 * (plus + minus) + self.ball**2) / 2
+        return grown / 2 + 2 * jnp.abs(self.beyond)
 
     def along(self, i: int, length: int) -> jax.Array:
         """Like ``own``, for a `visible` input of the given length, with what spheres add."""
-        return self.own + self.on_sphere(i, length)
+        return jnp.where(self.beyond == 0, self.own, self.on_sphere(i, length) - 0.25)
+
+    def both_along(self, length: int) -> Pair:
+        """`along` of both inputs; on a CPU, from one quotient, which the compiler keeps."""
+        if not compiles_each_kernel():
+            return self.along(0, length), self.along(1, length)
+        u = jnp.abs(self.root)
+        sphere = u == jnp.finfo(u.dtype).max
+        above, below = jnp.sqrt(jnp.abs(self.beyond)), jnp.sqrt(self._size(length))
+        above = jnp.where(self._vanish & (self.beyond > 0), above, -above)
+        own = jnp.where(sphere, above, u * u) / jnp.where(sphere, below, 1 + 2 * u)
+        return jnp.where(sphere, jnp.abs(own) - 0.25, own), jnp.where(sphere, own - 0.25, own)
 
     def on_sphere(self, i: int, length: int) -> jax.Array:
-        """What spheres add to ``own``."""
-        unit = 1 / (2 * VISIBLE * math.sqrt(length))
-        if i == 0:
-            return self.lean + jnp.abs(self.ball) * unit
-        return self.ball * unit - self.lean
+        """What spheres add to ``own``: the vectors grow apart, or as one where both vanish."""
+        size = jnp.sqrt(jnp.abs(self.beyond)) * jax.lax.rsqrt(self._size(length))
+        return size if i == 0 else jnp.where(self._vanish & (self.beyond > 0), size, -size)
+
+    @property
+    def _vanish(self) -> jax.Array:
+        """On a sphere, whether both vectors vanish."""
+        return self.square <= VISIBLE**2
+
+    def _size(self, length: int) -> jax.Array:
+        """On a sphere, the squared length of each `visible` vector."""
+        return jnp.where(self._vanish, VISIBLE**2 * length, self.square)
 
 
 VISIBLE = 1e-18
@@ -72,7 +95,9 @@ def visible(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.abs(x) <= VISIBLE, jnp.asarray(VISIBLE, x.dtype), x)
 
 
-Pair: TypeAlias = tuple[jax.Array, jax.Array]
+def times_visible(factor: jax.Array, x: jax.Array) -> jax.Array:
+    """``factor * visible(x)``, with the choice last: on a CPU no array of what is visible is then written."""
+    return jnp.where(jnp.abs(x) <= VISIBLE, factor * VISIBLE, factor * x)
 
 
 def sum_and_difference(total: jax.Array, product: jax.Array, size: jax.Array | None = None) -> Pair:
@@ -141,7 +166,9 @@ def multiplier(
     >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
     Array(0.5, dtype=float32)
     """
-    root, lean, ball = _solve(plus, minus, residual, weight, in_kernel=in_kernel)
+    root, beyond, square = _solve(plus, minus, residual, weight, in_kernel=in_kernel)
+    largest = jnp.finfo(root.dtype).max
+    reach = jnp.clip(root, -largest, largest)
     sphere, sign = jnp.isinf(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
     root = jnp.where(sphere, 0, root)
     u = jnp.abs(root)
@@ -155,8 +182,9 @@ def multiplier(
         jnp.where(sphere, sign, lam),
         jnp.where(sphere, -0.25, own),
         jnp.where(sphere, 0.25 * sign, other),
-        lean,
-        ball,
+        beyond,
+        square,
+        reach,
     )
 
 
@@ -168,7 +196,10 @@ def _solve(
     *,
     in_kernel: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual; lean; ball."""
+    """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual.
+
+    And what else there is to know of spheres, see `Multiplier`: `beyond` and `square`.
+    """
     c = 1 / weight_like(weight, residual)
     positive = residual >= 0
     a, b = jnp.where(positive, plus, minus) * 0.25, jnp.where(positive, minus, plus) * 0.25
@@ -176,18 +207,15 @@ def _solve(
     # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
     # each of the arrays that follow from it, where they are many. With its sign, so that they follow from it
     # alone.
-    above, below = _root(a, b, c, r, _rough_ratio if in_kernel else jnp.divide)
+    above, below = _root(a, b, c, r, _rough_ratio if in_kernel else _ratio)
     root = jnp.where(positive, above, -above) / below
     if in_kernel:  # where the larger of a number and NaN is the number
         root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
     elif root.size > FEW:
         root = jax.lax.optimization_barrier(root)
-    # Not by the root: who asks for these alone need not solve. On a sphere b is |x|².
-    half = jnp.sqrt(jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0))  # half of its radius
-    nothing = b <= VISIBLE**2
-    lean = jnp.where(nothing, 0, half * jax.lax.rsqrt(jnp.where(nothing, 1, b)))
-    ball = jnp.where(nothing, 2 * half, 0)
-    return root, lean, jnp.where(positive, ball, -ball)
+    # Not by the root: who asks for this alone need not solve.
+    beyond = jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0)
+    return root, jnp.where(positive, beyond, -beyond), b
 
 
 _Ratio = Callable[[jax.typing.ArrayLike, jax.Array], jax.Array]
@@ -196,6 +224,11 @@ _Ratio = Callable[[jax.typing.ArrayLike, jax.Array], jax.Array]
 def _rough_ratio(x: jax.typing.ArrayLike, y: jax.Array) -> jax.Array:
     """A number over a positive one, to six digits: three instructions of a GPU, not the ten of a division."""
     return jax.lax.rsqrt(y) ** 2 * x
+
+
+def _ratio(x: jax.typing.ArrayLike, y: jax.Array) -> jax.Array:
+    """A number over a positive one."""
+    return joined(jnp.divide(x, y))
 
 
 def _root(
@@ -231,7 +264,7 @@ def _guess(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array, ratio: _Ratio
     # Two quadratics: of the lower terms where the slope is positive, of the higher ones where it is not.
     # Without a branch, so that rounding cannot take one side here and the other there.
     up, down = jnp.maximum(slope, 0), jnp.maximum(-slope, 0)
-    middle, root = (1 + 2 * mu) * a, jnp.sqrt(a)
+    middle, root = (1 + 2 * mu) * a, joined(jnp.sqrt(a))
     lower = ratio(2 * r, up + _rough_hypot(up, 4.5 * root * jnp.sqrt(r)) + jnp.finfo(r.dtype).tiny)
     higher = ratio(2 * down, middle + _rough_hypot(middle, 2.7 * root * jnp.sqrt(down)))
     return jnp.maximum(higher, jnp.minimum(lower, _rough_cbrt(ratio(0.6 * r, a))))  # 0.6: about 1 / mu
@@ -340,15 +373,17 @@ class Dot(Primitive):
         else:
             # Not by `Multiplier.own` and `other`: they cancel where x and y are nearly equal or opposite.
             plus, minus, positive = x + y, x - y, residual >= 0
-            root, lean, ball = _solve(
+            root, beyond, square = _solve(
                 jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w
             )
+            half, nothing = jnp.sqrt(jnp.abs(beyond)), square <= VISIBLE**2
+            lean = jnp.where(nothing, 0, half * jax.lax.rsqrt(jnp.where(nothing, 1, square)))
             sphere = jnp.isinf(root)
             u = jnp.where(sphere, 0, jnp.abs(root))
             near, far = u[..., None], jnp.where(sphere, -0.5, -u / (1 + 2 * u))[..., None]
             grown = jnp.where(positive[..., None], plus, minus)
             rest = jnp.where(positive[..., None], minus, plus)
-            added = jnp.abs(ball) / math.sqrt(x.shape[-1])
+            added = jnp.where(nothing, 2 * half / math.sqrt(x.shape[-1]), 0)
             grown = near * grown + lean[..., None] * rest + added[..., None]
             shrunk = far * rest
             sign = jnp.where(positive, 1, -1).astype(u.dtype)

@@ -85,12 +85,12 @@ class Max(Primitive):
         w = jnp.broadcast_to(weight_like(weight, z), z.shape)
 
         behind = min(self.behind, z.ndim)
-        # Two rounds nearly always suffice; where each round of a loop must be waited for, a few more.
+        # Two rounds nearly always suffice; where each round of a loop must be waited for, five are made.
         move, back = on_one_device(
             x,
             z,
             w,
-            cpu=functools.partial(_moves, 2, 0),
+            cpu=functools.partial(_moves, 0, 0),
             cuda=functools.partial(_in_one_kernel, behind)
             if has_kernels("maximum") and max_kernel.fits(_table(x.shape, behind), x, z, w)
             else None,
@@ -134,7 +134,7 @@ def _lower(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -
     """The root of ``w (level - z) = sum(max(x - level, 0))``, for ``z < max(x)``.
 
     Args:
-        rounds: at least two; after them there is a loop, as long as it takes.
+        rounds: so many are written out; after them there is a loop, as long as it takes.
         behind: how many axes lie behind the last one of x. A loop takes arrays in the order of their axes.
         x: the numbers.
         z: where the level starts.
@@ -150,12 +150,13 @@ def _lower(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -
         count = jnp.sum(above, axis=axis, dtype=x.dtype)
         return jnp.maximum(level, z + excess / (w + count)), count
 
+    def again(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        level, count, _ = state
+        return *rise(level), count
+
     # The set above the level only shrinks; the level is right once the set has stopped changing.
-    level, count = rise(z)
-    for _ in range(rounds - 1):
-        before = count
-        level, count = rise(level)
-    level, _, _ = jax.lax.while_loop(
-        lambda s: jnp.any(s[1] != s[2]), lambda s: (*rise(s[0]), s[1]), (level, count, before)
-    )
-    return level
+    unknown = jnp.full_like(z, jnp.nan)
+    state: tuple[jax.Array, ...] = (z, unknown, unknown)
+    for _ in range(rounds):
+        state = again(state)
+    return jax.lax.while_loop(lambda s: jnp.any(s[1] != s[2]), again, state)[0]

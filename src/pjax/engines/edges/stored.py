@@ -241,7 +241,10 @@ class Split:
             m = rule.solve(at, plus, minus, goal - drift - crossed)
             # Written out: a few numbers for each dot product, not to be found again for each of its edges.
             other = end_kernel(m.other)[..., None]
-            along = [end_kernel(m.along(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
+            along = [
+                end_kernel(own)[..., None] * visible(v)
+                for own, v in zip(m.both_along(rule.length), whole, strict=True)
+            ]
             found = along[0] + other * whole[1], along[1] + other * whole[0]
 
         def kept(i: int) -> jax.Array:
