@@ -41,13 +41,13 @@ FORMATS = ("png", "svg")
 _MOST_POINTS = 120  # of a line; more cannot be seen
 
 
-def module(name: str) -> Any:
-    """A module of the extra ``draw``, imported when it is needed."""
+def module(name: str, extra: str = "experiments") -> Any:
+    """A module of an extra, imported when it is needed."""
     try:
         return importlib.import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise PjaxError(f'pictures need {package}: pip install "pjax-learn[draw]"') from None
+        raise PjaxError(f'pictures need {package}: pip install "pjax-learn[{extra}]"') from None
 
 
 def styled(draw: Callable[P, Any]) -> Callable[P, Any]:

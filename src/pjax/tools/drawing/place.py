@@ -121,7 +121,7 @@ class _Placer:
                 joined += [(a, b, w) for (a, b), w in zip(way, weights, strict=True)]
         number = {vertex: i for i, vertex in enumerate(self._vertices)}
         edges = [(number[a], number[b]) for a, b, _ in joined]
-        graph = module("igraph").Graph(len(number), edges, directed=True)
+        graph = module("igraph", "draw").Graph(len(number), edges, directed=True)
         layers = [v.layer for v in self._vertices]
         found = graph.layout_sugiyama(layers=layers, hgap=1, vgap=1, maxiter=_rounds(1000, len(number)))
         for vertex, (y, _) in zip(self._vertices, found, strict=True):

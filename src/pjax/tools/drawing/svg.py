@@ -70,10 +70,10 @@ def svg_text(diagram: Diagram) -> str:
 @functools.cache
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """How wide a text is."""
-    properties = module("matplotlib.font_manager").FontProperties(
+    properties = module("matplotlib.font_manager", "draw").FontProperties(
         family=FONT, size=size, weight="bold" if bold else "normal"
     )
-    measure = module("matplotlib.textpath").text_to_path.get_text_width_height_descent
+    measure = module("matplotlib.textpath", "draw").text_to_path.get_text_width_height_descent
     return float(measure(text, properties, ismath=False)[0])
 
 
