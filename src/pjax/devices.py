@@ -72,16 +72,6 @@ def compiles_each_kernel() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def joined(x: jax.Array) -> jax.Array:
-    """The same numbers, none of which is negative; on a CPU, in one kernel with what reads them.
-
-    For quotients and roots that are read more than once. The compiler would write them out, and whatever they
-    follow from, and begin a kernel for each: that takes longer to compile than one for all, and no less time
-    to run. An absolute value it holds to be cheap.
-    """
-    return jnp.abs(x) if compiles_each_kernel() else x
-
-
 def in_each_step(x: jax.Array, constant: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The same arrays; on a CPU, what follows from the constant is found in each step of a loop.
 

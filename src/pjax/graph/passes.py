@@ -49,10 +49,10 @@ def _fused(nodes: Sequence[Node], outputs: Sequence[Expr]) -> list[Node]:
     kept: dict[int, Node] = {}
     for node in nodes:
         rule = node.rule
-        if rule is not None and rule.terms is not None and not rule.only_adds:
+        if rule is not None and not rule.only_adds and (outer := rule.terms) is not None:
             signs: list[int] = []
             inputs: list[Wire] = []
-            stack = list(zip(rule.terms, node.inputs, strict=True))[::-1]
+            stack = list(zip(outer, node.inputs, strict=True))[::-1]
             while stack:
                 sign, wire = stack.pop()
                 inner = kept.get(_direct(wire))

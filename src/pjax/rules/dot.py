@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from pjax.devices import compiles_each_kernel, joined
+from pjax.devices import compiles_each_kernel
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
 from pjax.rules.base import Arrays, Primitive
@@ -207,7 +207,8 @@ def _solve(
     # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
     # each of the arrays that follow from it, where they are many. With its sign, so that they follow from it
     # alone.
-    above, below = _root(a, b, c, r, _rough_ratio if in_kernel else _ratio)
+    ratio = _rough_ratio if in_kernel else _joined_ratio if compiles_each_kernel() else jnp.divide
+    above, below = _root(a, b, c, r, ratio)
     root = jnp.where(positive, above, -above) / below
     if in_kernel:  # where the larger of a number and NaN is the number
         root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
@@ -226,9 +227,14 @@ def _rough_ratio(x: jax.typing.ArrayLike, y: jax.Array) -> jax.Array:
     return jax.lax.rsqrt(y) ** 2 * x
 
 
-def _ratio(x: jax.typing.ArrayLike, y: jax.Array) -> jax.Array:
-    """A number over a positive one."""
-    return joined(jnp.divide(x, y))
+def _joined_ratio(x: jax.typing.ArrayLike, y: jax.Array) -> jax.Array:
+    """A number over a positive one; on a CPU, in one kernel with what reads it, if that is more than one.
+
+    The compiler would write quotients and roots out, and whatever they follow from, and begin a kernel for
+    each: that takes longer to compile than one for all, and no less time to run. An absolute value it holds
+    to be cheap.
+    """
+    return jnp.abs(x / y)
 
 
 def _root(
@@ -264,7 +270,7 @@ def _guess(a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array, ratio: _Ratio
     # Two quadratics: of the lower terms where the slope is positive, of the higher ones where it is not.
     # Without a branch, so that rounding cannot take one side here and the other there.
     up, down = jnp.maximum(slope, 0), jnp.maximum(-slope, 0)
-    middle, root = (1 + 2 * mu) * a, joined(jnp.sqrt(a))
+    middle, root = (1 + 2 * mu) * a, jnp.abs(jnp.sqrt(a))  # see `_joined_ratio`
     lower = ratio(2 * r, up + _rough_hypot(up, 4.5 * root * jnp.sqrt(r)) + jnp.finfo(r.dtype).tiny)
     higher = ratio(2 * down, middle + _rough_hypot(middle, 2.7 * root * jnp.sqrt(down)))
     return jnp.maximum(higher, jnp.minimum(lower, _rough_cbrt(ratio(0.6 * r, a))))  # 0.6: about 1 / mu
