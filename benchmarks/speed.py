@@ -532,7 +532,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     here = [c for c in CASES if device.platform in c.on]
     if options.compile:
         name, method = options.compile
-        (case,) = (c for c in here if c.name == name)
+        case = next((c for c in here if c.name == name), None)
+        if case is None:
+            parser.error(f"no network is called {name!r}; there are: {', '.join(c.name for c in here)}")
+        if method not in METHODS or method in IN_TORCH:
+            parser.error(f"no method of pjax or JAX is called {method!r}; there are: {', '.join(METHODS)}")
         *data, network = case.make()
         update, steps = methods_of(case, network, options.steps or case.steps, tuple(data), [method])[method]
         found = Measured(method, update, steps, tuple(data), options.plain)

@@ -394,3 +394,12 @@ def test_networks_to_be_differentiated_have_the_same_gradients() -> None:
         return jax.jit(jax.value_and_grad(lambda p: mean_cross_entropy(model.apply(p, x), y)))(params)
 
     near(gradient(derived), gradient(plain))
+
+
+@pytest.mark.parametrize("differentiated", [True, False])
+def test_images_of_other_channels_are_refused_by_name(differentiated) -> None:
+    model = models.make("cnn", (7, 5, 3), (4,), 2, differentiated=differentiated)
+    with pytest.raises(
+        InputError, match=r"`hidden\.0`, .*expected an input of shape .*3\), got \(2, 7, 5, 1\)"
+    ):
+        model.apply(model.init(KEY), np.ones((2, 7, 5, 1), np.float32))

@@ -85,7 +85,7 @@ class MLP(_Layered):
 class Convolution(nn.Conv2D):
     """A layer of a `CNN` whose derivatives are wanted."""
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def _convolve(self, x: Any) -> jax.Array:
         return convolve(x, self.weight)  # type: ignore[arg-type]  # bound, it is an array
 
 
