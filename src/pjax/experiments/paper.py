@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import importlib.resources
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from pjax.experiments import methods
 from pjax.experiments.config import parse_widths
@@ -96,13 +95,14 @@ def found(runs: Iterable[Run]) -> dict[Row, Run]:
 
 def missing(runs: Sequence[Run]) -> list[Run]:
     """Where runs of one network stand for rows of the paper: a run without results for each other row."""
-    there, network = {of(run) for run in runs}, (runs[0].data, runs[0].model)
-    absent = []
+    there, absent = {of(run) for run in runs}, []
     for row in rows() if found(runs) else ():
-        if (row.data, row.model) == network and row not in there:
-            widths, skip, _ = parse_widths(row.architecture)
-            about = {"data": row.data, "model": row.model, "method": row.method, "seeds": []}
-            absent.append(Run(Path(row.method), about | {"widths": widths, "skip": skip}, (), ()))
+        if (row.data, row.model) == (runs[0].data, runs[0].model) and row not in there:
+            widths, skip, levels = parse_widths(row.architecture)
+            empty = dataclasses.replace(runs[0], seeds=(), checks=(), results=())
+            absent.append(
+                dataclasses.replace(empty, method=row.method, widths=widths, skip=skip, levels=levels)
+            )
     return absent
 
 

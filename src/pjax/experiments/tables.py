@@ -48,28 +48,21 @@ class Table:
 
     @property
     def title(self) -> str:
-        study = f"{STUDIES.get(self.study, self.study)}: " if self.study else ""
-        return study + describe(self.runs) + (" (quick version)" if self.quick else "")
-
-    @property
-    def study(self) -> str:
-        """What study it is of; empty for the paper's tables."""
-        return self.runs[0].study
-
-    @property
-    def quick(self) -> bool:
-        return self.runs[0].quick
+        study = self.runs[0].study
+        name = f"{STUDIES.get(study, study)}: " if study else ""
+        return name + describe(self.runs) + (" (quick version)" if self.runs[0].quick else "")
 
     @property
     def figure(self) -> str:
         """The name of its plot, one for all tables of a study unless they have times."""
-        shared = self.study and self.study not in TIMED
-        return ("quick-" if self.quick else "") + self.study if shared else self.name
+        run = self.runs[0]
+        shared = run.study and run.study not in TIMED
+        return ("quick-" if run.quick else "") + run.study if shared else self.name
 
     def grids(self) -> list[_Grid]:
         """What is shown first, and what may be folded. Rows of the paper that are missing are shown, too."""
         shown = in_order([*self.runs, *paper.missing(self.runs)])
-        if self.study:
+        if shown[0].study:
             grids = [[_beside_adam(run, self.runs) for run in shown]]
         elif any(map(paper.of, shown)):
             grids = [
@@ -100,28 +93,26 @@ _SENT = (
 
 def caption(table: Table) -> str:
     """Seeds, device, how long was trained, and by which command."""
-    runs, made = table.runs, f"{seeds_in_words(table.runs)}, {table.runs[0].device}"
-    preset, size = table.name.removeprefix("quick-"), _range(runs, "batch_size")
-    quick = " --quick" if table.quick else ""
+    runs, first = table.runs, table.runs[0]
+    made, size = f"{seeds_in_words(runs)}, {first.device}", _range(runs, "batch_size")
+    preset, quick = table.name.removeprefix("quick-"), " --quick" if first.quick else ""
     # `pjax compare` writes into a folder with the name of the preset.
-    command = f" `pjax compare --preset {preset}{quick}`." if runs[0].folder.parent.name == preset else ""
-    if table.study:
+    command = f" `pjax compare --preset {preset}{quick}`." if first.folder.parent.name == preset else ""
+    if first.study:
         said = f"{made}, {_from_to(map(batches, runs))} batches of {size}. {_BESIDE}"
-        return (f"{said} {_SENT}" if table.study == "exchanges" else said) + command
-    full = "Quick version, not trained to the end" if table.quick else "Full version"
+        return (f"{said} {_SENT}" if first.study == "exchanges" else said) + command
+    full = "Quick version, not trained to the end" if first.quick else "Full version"
     parts = [f"{full}: {made}, batches of {size}"]
     for title, projects in (("projections", True), ("the others", False)):
         if members := [run for run in runs if methods.projects(run.method) is projects]:
             steps, seen = _range(members, "max_steps"), _from_to(map(batches, members))
             parts.append(f"at most {steps} steps on {seen} batches for {title}")
-    score = runs[0].score
     if (patience := _range(runs, "patience")) != "0":
         every = _range(runs, "check_every")
-        parts.append(
-            f"stopped after {patience} checks, {every} steps each, without a better validation {score}"
-        )
-    if score != "accuracy":
-        parts.append(f"test and train are {score}, not accuracies")
+        better = f"without a better validation {first.score}"
+        parts.append(f"stopped after {patience} checks, {every} steps each, {better}")
+    if first.score != "accuracy":
+        parts.append(f"test and train are {first.score}, not accuracies")
     several = any(len(run.seeds) > 1 for run in runs)
     numbers = "means ± standard deviations over seeds" if several else "of one seed"
     beside = f"; the paper has {paper.SEEDS} seeds on {paper.DEVICE}" if any(map(paper.of, runs)) else ""
@@ -148,16 +139,16 @@ def notes(table: Table) -> list[str]:
 
 def batches(run: Run) -> int:
     """How many a run sees at most."""
-    return int(run.config["max_steps"]) // _steps_per_batch(run)
+    return run.max_steps // _steps_per_batch(run)
 
 
 def _steps_per_batch(run: Run) -> int:
     """Files of earlier versions have a number for methods that do not look at it."""
-    return int(run.config["steps_per_batch"]) if methods.projects(run.method) else 1
+    return run.steps_per_batch if methods.projects(run.method) else 1
 
 
 def _range(runs: Sequence[Run], name: str) -> str:
-    return _from_to(int(run.config[name]) for run in runs)
+    return _from_to(getattr(run, name) for run in runs)
 
 
 def _from_to(values: Iterable[int]) -> str:
@@ -377,10 +368,8 @@ def _markdown_table(grid: _Grid) -> str:
 
 def label(run: Run, runs: Iterable[Run]) -> str:
     """The method; with its seed, or else its folder, where others have the same method and architecture."""
-    name, same = (
-        methods.label(run.method),
-        [r for r in runs if (r.method, r.architecture) == (run.method, run.architecture)],
-    )
+    name = methods.label(run.method)
+    same = [r for r in runs if (r.method, r.architecture) == (run.method, run.architecture)]
     if len(same) < 2:
         return name
     seeds = {other.seeds for other in same}
@@ -427,18 +416,12 @@ def spell(architecture: str) -> str:
 
 def describe(runs: Sequence[Run]) -> str:
     """What the runs train: ``MLP on MNIST``."""
-    models = "/".join(dict.fromkeys(_model(run.model) for run in runs))
-    return f"{models} on {'/'.join(dict.fromkeys(_data(run) for run in runs))}"
-
-
-def _data(run: Run) -> str:
-    """What a data set is called; of a table, with what is predicted."""
-    predicted = f" ({run.config['target']})" if "target" in run.config else ""
-    return paper.DATA_LABELS.get(run.data, plain(run.data)) + predicted
-
-
-def _model(name: str) -> str:
-    return plain(name) if is_own(name) else name.upper()
+    models = dict.fromkeys(plain(run.model) if is_own(run.model) else run.model.upper() for run in runs)
+    data = dict.fromkeys(
+        paper.DATA_LABELS.get(run.data, plain(run.data)) + (f" ({run.target})" if run.target else "")
+        for run in runs
+    )
+    return f"{'/'.join(models)} on {'/'.join(data)}"
 
 
 def about(runs: Sequence[Run]) -> str:

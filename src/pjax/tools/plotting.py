@@ -15,7 +15,8 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from pjax.errors import InputError, PjaxError
+from pjax.checks import check_name
+from pjax.errors import PjaxError
 from pjax.tools.files import write_atomically
 
 P = ParamSpec("P")
@@ -140,8 +141,7 @@ def note(figure: Any, parts: Sequence[str]) -> None:
 def save(figure: Any, path: str | Path, formats: Sequence[str] = ("png", "svg")) -> tuple[Path, ...]:
     """Write a figure as ``path.png``, ``path.svg``; each is there whole or not at all."""
     for name in formats:
-        if name not in FORMATS:
-            raise InputError(f"plots are written as 'png' or 'svg', not {name!r}")
+        check_name("a format of plots", name, FORMATS)
     return tuple(write_atomically(Path(f"{path}.{name}"), _rendered(figure, name)) for name in formats)
 
 
@@ -173,11 +173,6 @@ def thin(*columns: np.ndarray) -> tuple[np.ndarray, ...]:
         return columns
     chosen = np.unique(np.geomspace(1, length, _MOST_POINTS).round().astype(int)) - 1
     return tuple(column[chosen] for column in columns)
-
-
-def band(axis: Any, x: np.ndarray, mean: np.ndarray, std: np.ndarray, colour: str) -> None:
-    """One standard deviation around a line."""
-    axis.fill_between(x, mean - std, mean + std, color=colour, alpha=0.16, lw=0, zorder=2)
 
 
 def shade(colour: str, place: int, number: int) -> str:
