@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from sklearn.datasets import load_digits
 
 from pjax.errors import DataError, DownloadError, InputError
 from pjax.experiments import data, download, sources
@@ -75,17 +76,11 @@ def test_the_folder_is_the_one_that_is_set(monkeypatch, tmp_path):
 
 def test_the_folder_is_in_the_users_cache_otherwise(monkeypatch, tmp_path):
     monkeypatch.setenv("PJAX_DATA", "")
-    monkeypatch.setattr(data.sys, "platform", "linux")
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert data.folder() == tmp_path / "pjax"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert data.folder().as_posix() == "/home/me/.cache/pjax"
-    monkeypatch.setattr(data.sys, "platform", "darwin")
-    assert data.folder().as_posix() == "/home/me/Library/Caches/pjax"
-    monkeypatch.setattr(data.sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
-    assert data.folder() == tmp_path / "pjax"
 
 
 @pytest.mark.parametrize("call", [data.load, data.get, data.path])
@@ -120,8 +115,7 @@ def test_the_digits_are_those_of_always(folder):
 
 def test_the_parts_of_the_digits_are_all_of_them():
     digits = data.load("digits")
-    with np.load(data.path("digits")) as file:
-        images = file["images"]
+    images = load_digits().images.astype(np.uint8)
     parts = np.concatenate([digits.x_train, digits.x_val, digits.x_test])[..., 0]
     assert sorted(map(bytes, parts)) == sorted(map(bytes, images))
 
@@ -247,53 +241,53 @@ BAD = {
     "flat": (
         "mnist",
         bad(lambda s: {"x_train": s["x_train"].reshape(40, 784)}),
-        r"x_train has shape \(40, 784\), expected \(n, 28, 28\) or \(n, 28, 28, 1\)",
+        r"x_train is uint8 of shape \(40, 784\), expected uint8 of shape \(n, 28, 28\) or \(n, 28, 28, 1\)",
     ),
-    "scalar": ("mnist", bad(lambda _: {"x_test": np.uint8(3)}), r"x_test has shape \(\)"),
+    "scalar": ("mnist", bad(lambda _: {"x_test": np.uint8(3)}), r"x_test is uint8 of shape \(\)"),
     "channels first": (
         "cifar10",
         bad(lambda s: {"x_test": s["x_test"].transpose(0, 3, 1, 2)}),
-        r"shape \(10, 3, 32, 32\), expected \(n, 32, 32, 3\)",
+        r"shape \(10, 3, 32, 32\), expected uint8 of shape \(n, 32, 32, 3\)",
     ),
     "27 features": (
         "higgs",
         bad(lambda s: {"x_test": s["x_test"][:, 1:]}),
-        r"shape \(10, 27\), expected \(n, 28\)",
+        r"shape \(10, 27\), expected float of shape \(n, 28\)",
     ),
     "float pixels": (
         "mnist",
         bad(lambda s: {"x_test": s["x_test"] / 255}),
-        "x_test has type float64, expected uint8",
+        "x_test is float64 .* expected uint8",
     ),
     "whole features": (
         "higgs",
         bad(lambda s: {"x_test": s["x_test"].astype(int)}),
-        "x_test has type int64, expected float32",
+        "x_test is int64 .* expected float",
     ),
     "no rows": (
         "mnist",
         bad(lambda s: {"x_test": s["x_test"][:0], "y_test": s["y_test"][:0]}),
-        "x_test has 0 rows, expected at least 1",
+        r"x_test is uint8 of shape \(0, .* with at least 1 rows",
     ),
     "one row": (
         "mnist",
         bad(lambda s: {"x_train": s["x_train"][:1], "y_train": s["y_train"][:1]}),
-        "x_train has 1 rows, expected at least 2",
+        r"x_train is uint8 of shape \(1, .* with at least 2 rows",
     ),
     "lost label": (
         "mnist",
         bad(lambda s: {"y_train": s["y_train"][1:]}),
-        r"y_train has shape \(39,\), expected \(40,\)",
+        r"y_train is uint8 of shape \(39,\), expected whole numbers of shape \(40,\)",
     ),
     "one hot": (
         "mnist",
         bad(lambda s: {"y_train": np.eye(10, dtype=int)[s["y_train"]]}),
-        r"y_train has shape \(40, 10\), expected \(40,\)",
+        r"y_train is int64 of shape \(40, 10\), expected whole numbers of shape \(40,\)",
     ),
     "float labels": (
         "higgs",
         bad(lambda s: {"y_test": s["y_test"].astype(float)}),
-        "y_test has type float64, expected whole numbers",
+        "y_test is float64 .* expected whole numbers",
     ),
     "label 10": (
         "mnist",
@@ -620,7 +614,7 @@ def test_a_disk_that_fills_up_while_the_data_set_is_written(folder, server, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(data.np, "savez", savez)
-        with pytest.raises(DownloadError, match=r"the disk is full: .*mnist\.npz"):
+        with pytest.raises(DownloadError, match=r"mnist\.npz could not be written: the disk is full"):
             data.get("mnist", sources=found)
     assert [p.name for p in folder.glob("**/*") if "npz" in p.name] == []
     server.requests.clear()

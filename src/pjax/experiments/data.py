@@ -6,16 +6,15 @@ their official sources, or which you put there yourself: ``NAME.npz`` with the a
 
 The digits, which come with the package, are the 1797 test images of "Optical Recognition of Handwritten
 Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0) as
-distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and otherwise unchanged.
+distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and otherwise unchanged, in a random
+order of which the last fifth is to test with.
 """
 
-import contextlib
+import collections
+import concurrent.futures
 import functools
 import os
-import queue
 import shutil
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,20 +42,22 @@ class _Format:
     """What the arrays of a data set must be."""
 
     kind: Kind
-    keys: tuple[str, ...]
-    """The arrays that its file must have."""
     shape: tuple[int, ...] = ()
     """The shape of one input."""
     classes: int = 0
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The arrays that its file must have."""
+        return ("text",) if self.kind == "text" else ("x_train", "y_train", "x_test", "y_test")
 
-_SPLIT = ("x_train", "y_train", "x_test", "y_test")
+
 _FORMATS = {
-    "digits": _Format("image", ("images", "labels"), (8, 8, 1), 10),
-    "mnist": _Format("image", _SPLIT, (28, 28, 1), 10),
-    "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10),
-    "higgs": _Format("table", _SPLIT, (28,), 2),
-    "shakespeare": _Format("text", ("text",), classes=65),  # of the official text
+    "digits": _Format("image", (8, 8, 1), 10),
+    "mnist": _Format("image", (28, 28, 1), 10),
+    "cifar10": _Format("image", (32, 32, 3), 10),
+    "higgs": _Format("table", (28,), 2),
+    "shakespeare": _Format("text", classes=65),  # of the official text
 }
 _MOST = 3 << 30
 """So many bytes a file may unpack to: more than is published, and less than fills a memory."""
@@ -156,16 +157,9 @@ def made_up(name: str, samples: int, sequence_length: int = 64) -> tuple[Array, 
 
 
 def folder() -> Path:
-    """Where data sets are kept: ``$PJAX_DATA``, or else ``pjax`` in the user's cache."""
-    if chosen := os.environ.get("PJAX_DATA"):
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        cache = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        cache = Path.home() / "Library" / "Caches"
-    else:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "pjax"
+    """Where data sets are kept: ``$PJAX_DATA``, or else ``pjax`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("PJAX_DATA") or f"{cache}/pjax").expanduser()
 
 
 def path(name: str) -> Path:
@@ -204,32 +198,25 @@ def get(
         DataError: the file that is there already, or one that was downloaded, is not what it should be.
     """
     target, show = path(name), progress or (lambda *_: None)
-    if _is_there(name, target):
-        return target
-    where, parts = target.parent, target.parent / f"{name}.download"
-    with on_disk(target), locked(where / f"{name}.lock", progress=progress):
-        if _is_there(name, target):  # another process has been quicker
-            return target
-        paths = [
-            fetch(
-                file.urls,
-                parts / file.name,
-                sha256=file.sha256,
-                size=file.size,
-                progress=progress,
-                tries=tries,
-            )
-            for file in sources[name].files
-        ]
-        arrays = sources[name].read(paths, show)
-        check_space(where, sum(array.nbytes for array in arrays.values()))
-        with replacing(target, parts / f"{target.name}.tmp") as file:
-            if target.suffix == ".txt":
-                file.write(arrays["text"].tobytes())
-            else:
-                np.savez(file, allow_pickle=False, **arrays)
-        shutil.rmtree(parts, ignore_errors=True)
+    if not target.exists():
+        with on_disk(target), locked(target.with_name(f"{name}.lock"), progress=progress):
+            if not target.exists():  # else another process has been quicker
+                _get(sources[name], target, target.with_name(f"{name}.download"), show, tries)
+    _read(name, target)
     return target
+
+
+def _get(source: official.Source, target: Path, parts: Path, progress: Progress, tries: int) -> None:
+    """Make the file of a data set of those of its source, which are downloaded to a folder of their own."""
+    files = [fetch(file, parts / file.name, progress=progress, tries=tries) for file in source.files]
+    arrays = source.read(files, progress)
+    check_space(target.parent, sum(array.nbytes for array in arrays.values()))
+    with replacing(target, parts / f"{target.name}.tmp") as out:
+        if target.suffix == ".txt":
+            out.write(arrays["text"].tobytes())
+        else:
+            np.savez(out, allow_pickle=False, **arrays)
+    shutil.rmtree(parts, ignore_errors=True)
 
 
 def load(name: str, *, sequence_length: int = 64) -> Dataset:
@@ -313,37 +300,20 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Iterator[Any]:
     [0, 3, 6, 9]
     """
     check_whole("ahead", ahead, 1)
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(ahead)
-    ended = threading.Event()
+    iterator, end = iter(batches), object()
 
-    def hand_over(more: bool, value: Any) -> None:
-        while not ended.is_set():
-            with contextlib.suppress(queue.Full):
-                ready.put((more, value), timeout=0.1)
-                return
+    def get() -> Any:
+        batch = next(iterator, end)
+        return batch if batch is end else jax.device_put(batch)
 
-    def work() -> None:
-        try:
-            for batch in batches:
-                hand_over(True, jax.device_put(batch))
-                if ended.is_set():
-                    return
-        except BaseException as error:
-            hand_over(False, error)
-        hand_over(False, None)
-
-    threading.Thread(target=work, daemon=True).start()
+    thread = concurrent.futures.ThreadPoolExecutor(1)
     try:
-        while True:
-            more, value = ready.get()
-            if more:
-                yield value
-            elif value is None:
-                return
-            else:
-                raise value
+        ready = collections.deque(thread.submit(get) for _ in range(ahead))
+        while (batch := ready.popleft().result()) is not end:
+            ready.append(thread.submit(get))
+            yield batch
     finally:
-        ended.set()
+        thread.shutdown(wait=False, cancel_futures=True)
 
 
 @functools.lru_cache(maxsize=8)  # a run asks for an epoch piece by piece
@@ -398,11 +368,6 @@ def _text(name: str, text: Array, file: Path, length: int) -> Dataset:
     return Dataset(name=name, kind="text", classes=len(points), characters=characters, **windows)
 
 
-def _is_there(name: str, file: Path) -> bool:
-    """Whether the file of a data set is there. One that cannot be used is an error."""
-    return file.exists() and bool(_read(name, file))
-
-
 def _read(name: str, file: Path) -> dict[str, Array]:
     """The arrays of a file, checked: labels as int32, tables as float32, a text as code points."""
     form = _FORMATS[name]
@@ -418,8 +383,6 @@ def _read(name: str, file: Path) -> dict[str, Array]:
         )
     if form.kind == "text":
         return {"text": _check_text(arrays["text"], file)}
-    if name == "digits":
-        return _split_digits(arrays["images"][..., None], arrays["labels"].astype(np.int32))
     result = {}
     for part, least in (("train", 2), ("test", 1)):  # one to train on, one to validate with
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
@@ -464,17 +427,13 @@ def _check_size(size: int, most: int | None) -> None:
 def _check_inputs(x: Array, form: _Format, least: int, where: str) -> Array:
     # A grey image may come without its axis of one channel.
     shapes = [form.shape[:-1], form.shape] if form.shape[-1] == 1 else [form.shape]
-    if x.ndim == 0 or x.shape[1:] not in shapes:
+    kind = "uint8" if form.kind == "image" else "float"
+    if x.ndim == 0 or x.shape[1:] not in shapes or len(x) < least or not x.dtype.name.startswith(kind):
         wanted = " or ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
-        raise DataError(f"{where} has shape {x.shape}, expected {wanted}")
-    if len(x) < least:
-        raise DataError(f"{where} has {len(x)} rows, expected at least {least}")
+        expected = f"{kind} of shape {wanted} with at least {least} rows"
+        raise DataError(f"{where} is {x.dtype} of shape {x.shape}, expected {expected}")
     if form.kind == "image":
-        if x.dtype != np.uint8:
-            raise DataError(f"{where} has type {x.dtype}, expected uint8: pixels from 0 to 255")
         return x.reshape(-1, *form.shape)
-    if x.dtype.kind != "f":
-        raise DataError(f"{where} has type {x.dtype}, expected float32")
     with np.errstate(over="ignore"):
         return check_numbers(x.astype(np.float32, copy=False), where)
 
@@ -490,10 +449,9 @@ def check_numbers(x: Array, where: str) -> Array:
 
 
 def _check_labels(y: Array, form: _Format, rows: int, where: str) -> Array:
-    if y.dtype.kind not in "iu":
-        raise DataError(f"{where} has type {y.dtype}, expected whole numbers such as uint8")
-    if y.shape != (rows,):
-        raise DataError(f"{where} has shape {y.shape}, expected {(rows,)}: one label for each input")
+    if y.dtype.kind not in "iu" or y.shape != (rows,):
+        expected = f"whole numbers of shape {(rows,)}: one label for each input"
+        raise DataError(f"{where} is {y.dtype} of shape {y.shape}, expected {expected}")
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= form.classes:
         raise DataError(f"{where} has labels from {low} to {high}, expected 0 to {form.classes - 1}")
@@ -509,9 +467,3 @@ def _check_text(text: Array, where: Path) -> Array:
     if not string:
         raise DataError(f"{where} is empty")
     return np.frombuffer(string.encode("utf-32-le"), np.uint32)
-
-
-def _split_digits(images: Array, labels: Array) -> dict[str, Array]:
-    order = np.random.default_rng(0).permutation(len(images))
-    parts = zip(("train", "test"), np.split(order, [len(images) * 4 // 5]), strict=True)
-    return {f"{a}_{part}": v[rows] for part, rows in parts for a, v in (("x", images), ("y", labels))}

@@ -17,23 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pjax.experiments.download import Progress
+from pjax.experiments.download import File, Progress
 
 Array: TypeAlias = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class File:
-    """A file of an official source: the addresses of it, its SHA-256, and its length in bytes."""
-
-    urls: tuple[str, ...]
-    sha256: str
-    size: int
-
-    @property
-    def name(self) -> str:
-        """Its name: the end of its address."""
-        return self.urls[0].rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -98,20 +84,16 @@ def _shakespeare(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
     return {"text": np.frombuffer(paths[0].read_bytes(), np.uint8)}
 
 
-def _files(data: str) -> tuple[File, ...]:
-    """The files of a data set, by the list that comes with the package."""
+def _official() -> Iterator[tuple[str, Source]]:
+    """The sources in the list of files that comes with the package."""
     text = importlib.resources.files("pjax.experiments").joinpath("downloads.csv").read_text(encoding="utf-8")
-    return tuple(
-        File(tuple(line["urls"].split()), line["sha256"], int(line["size"]))
-        for line in csv.DictReader(text.splitlines())
-        if line["data"] == data
-    )
+    lines = list(csv.DictReader(text.splitlines()))
+    for read in (_mnist, _cifar10, _higgs, _shakespeare):
+        name = read.__name__.removeprefix("_")
+        own = [line for line in lines if line["data"] == name]
+        files = (File(tuple(line["urls"].split()), line["sha256"], int(line["size"])) for line in own)
+        yield name, Source(read, tuple(files))
 
 
-OFFICIAL: Mapping[str, Source] = {
-    "mnist": Source(_mnist, _files("mnist")),
-    "cifar10": Source(_cifar10, _files("cifar10")),
-    "higgs": Source(_higgs, _files("higgs")),
-    "shakespeare": Source(_shakespeare, _files("shakespeare")),
-}
+OFFICIAL: Mapping[str, Source] = dict(_official())
 """The official sources, by the name of the data set."""
