@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import functools
 import importlib.resources
+import math
 from collections.abc import Iterable, Sequence
 
 from pjax.experiments import methods
@@ -106,13 +107,13 @@ def missing(runs: Sequence[Run]) -> list[Run]:
     return absent
 
 
-def difference(run: Run) -> float | None:
-    """Test accuracy minus the paper's, in points, as exact as the paper prints it."""
+def difference(run: Run) -> float:
+    """Test accuracy minus the paper's, in points, as exact as the paper prints it, or NaN."""
     row = of(run)
-    return None if row is None or run.test is None else round(run.test.mean - row.test.mean, 1)
+    return round(run.test.mean - row.test.mean, 1) if row else math.nan
 
 
-def best_projection(run: Run) -> float | None:
-    """The test accuracy of the best of the paper's projection methods on a run's network."""
+def best_projection(run: Run) -> float:
+    """The test accuracy of the best of the paper's projection methods on a run's network, or NaN."""
     printed = [lookup(run.data, run.model, run.architecture, name) for name in PROJECTIONS]
-    return max((row.test.mean for row in printed if row is not None), default=None)
+    return max((row.test.mean for row in printed if row is not None), default=math.nan)

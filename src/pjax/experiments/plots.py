@@ -228,7 +228,7 @@ def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
 def _curve(axis: Any, run: Run, x: Axis, how: Look, name: str) -> Label:
     """Draw a run's line, and return its label."""
     last, mean = _line(axis, curve(run, x), how, len(run.seeds) > 1)
-    end = run.test.mean if run.test is not None and run.finished else mean
+    end = run.test.mean if run.finished else mean
     # From the last check to the best parameters, and on to the label.
     axis.plot([last, last], [mean, end], color=how.colour, lw=1.3, zorder=3)
     axis.plot([last], [end], "o", color=how.colour, ms=5.5 if how.strong else 4.5, zorder=5)
@@ -301,7 +301,7 @@ def single_run(run: Run) -> Any:
     accuracy_scale(right, np.concatenate([test[1], validation[1]]), f"{run.score} (%)")
     beside = quiet.label("validation", _line(right, validation, quiet, False)[1])
     end_labels(right, [beside, how.label("test", _line(right, test, how, several and how.strong)[1])])
-    if run.test is not None:
+    if run.results:
         best = f"{number(run.test, 1, alone=len(run.results) == 1)} %"
         note(figure, [f"test {run.score} of the parameters with the best validation {run.score}: {best}"])
     return figure

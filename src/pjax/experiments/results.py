@@ -212,16 +212,15 @@ class Run:
         """Whether the loss of a seed was not finite."""
         return any(r.stopped == "diverged" for r in self.results)
 
-    # A `Spread` over seeds of what `SeedResult` has of each; None where no seed has finished.
+    # What `SeedResult` has of each seed; NaN where none has finished, or a run was not timed.
     test = property(lambda run: run._spread("test"))
     train = property(lambda run: run._spread("train"))
     seconds = property(lambda run: run._spread("seconds"))
     ms_per_step = property(lambda run: run._spread("ms_per_step"))
     steps_k = property(lambda run: run._spread("steps", 1000))
 
-    def _spread(self, name: str, unit: int = 1) -> Spread | None:
-        found = [getattr(r, name) / unit for r in self.results]
-        return Spread.of(found) if found and not any(map(math.isnan, found)) else None
+    def _spread(self, name: str, unit: int = 1) -> Spread:
+        return Spread.of([getattr(r, name) / unit for r in self.results] or [math.nan])
 
 
 def per_seed(run: Run, name: str) -> np.ndarray:

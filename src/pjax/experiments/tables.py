@@ -160,15 +160,23 @@ def _from_to(values: Iterable[int]) -> str:
 # --- Beside the paper ---
 
 
-def number(spread: Spread | None, digits: int, *, alone: bool = False) -> str:
+def shown(value: float, form: str) -> str:
+    """A number in a format, or a dash where there is none.
+
+    >>> shown(1234, ","), shown(math.nan, ".1f")
+    ('1,234', '–')
+    """
+    return MISSING if math.isnan(value) else format(value, form)
+
+
+def number(spread: Spread, digits: int, *, alone: bool = False) -> str:
     """A mean with its deviation, or a dash.
 
-    >>> number(Spread(95.84, 0.61), 1), number(Spread(3.72, 0.0), 2, alone=True), number(None, 1)
-    ('95.8 ± 0.6', '3.72', '–')
+    >>> number(Spread(95.84, 0.61), 1), number(Spread(3.72, 0.0), 2, alone=True)
+    ('95.8 ± 0.6', '3.72')
     """
-    if spread is None:
-        return MISSING
-    return f"{spread.mean:.{digits}f}" + ("" if alone else f" ± {spread.std:.{digits}f}")
+    std = "" if alone or math.isnan(spread.mean) else f" ± {spread.std:.{digits}f}"
+    return shown(spread.mean, f".{digits}f") + std
 
 
 def _digits(mean: float, metric: str) -> int:
@@ -177,30 +185,26 @@ def _digits(mean: float, metric: str) -> int:
     >>> _digits(0.2163, "ms_per_step"), _digits(171.4, "seconds"), _digits(58.6, "steps_k")
     (3, 0, 1)
     """
-    if metric in ("test", "train"):
-        return 1
-    if metric == "steps_k":
-        return 1 if mean >= 1 or mean == 0 else 2
-    if not math.isfinite(mean) or mean <= 0:
-        return 1
-    return min(4, max(0, 2 - math.floor(math.log10(mean))))
+    if metric in ("seconds", "ms_per_step") and 0 < mean < math.inf:
+        return min(4, max(0, 2 - math.floor(math.log10(mean))))
+    return 2 if metric == "steps_k" and 0 < mean < 1 else 1
 
 
 def signed(points: float, digits: int = 1) -> str:
-    """A difference with its sign.
+    """A difference with its sign, or a dash.
 
     >>> signed(0.31), signed(-1.26), signed(-0.04)
     ('+0.3', '−1.3', '0.0')
     """
-    text = f"{points:+.{digits}f}".replace("-", "−")  # noqa: RUF001
+    text = shown(points, f"+.{digits}f").replace("-", "−")  # noqa: RUF001
     return "0.0" if text[1:] == "0.0" else text
 
 
 def _ours(run: Run, metric: str) -> str:
-    spread: Spread | None = getattr(run, metric)
+    spread: Spread = getattr(run, metric)
     # A step is timed once for all seeds: times deviate as steps do.
     alone = len(run.results) == 1 or metric in ("seconds", "ms_per_step")
-    return number(spread, 0 if spread is None else _digits(spread.mean, metric), alone=alone)
+    return number(spread, _digits(spread.mean, metric), alone=alone)
 
 
 def _metrics(run: Run, names: Iterable[str]) -> _Cells:
@@ -215,13 +219,12 @@ def _metrics(run: Run, names: Iterable[str]) -> _Cells:
 
 def _beside_paper(run: Run) -> _Cells:
     """Test accuracies, their difference, and how soon the paper's best projection method is reached."""
-    row, delta = paper.of(run), paper.difference(run)
-    when = _reached(run, paper.best_projection(run))
+    row, (_, seconds) = paper.of(run), _reached(run, paper.best_projection(run))
     return [
-        ("Paper's test (%)", number(row.test if row else None, 1)),
+        ("Paper's test (%)", number(row.test, 1) if row else MISSING),
         ("Ours (%)", _ours(run, "test")),
-        ("Difference", MISSING if delta is None else signed(delta)),
-        ("Seconds to the paper's best projection", _seconds(when)),
+        ("Difference", signed(paper.difference(run))),
+        ("Seconds to the paper's best projection", shown(seconds, ".3g")),
     ]
 
 
@@ -239,7 +242,7 @@ def _counts(found: Mapping[paper.Row, Run], rows: Sequence[paper.Row]) -> list[t
     counts = []
     for some in (rows, [row for row in rows if row.method in paper.PROJECTIONS]):
         differences = [paper.difference(found[row]) for row in some if row in found]
-        near = sum(abs(delta or 0.0) <= paper.NEAR for delta in differences)
+        near = sum(abs(delta) <= paper.NEAR for delta in differences)
         counts.append((len(differences), len(some), near))
     return counts
 
@@ -269,24 +272,23 @@ _FRACTION = 0.97
 
 def _beside_adam(run: Run, runs: Sequence[Run]) -> _Cells:
     """The cells of a run of a study, after architecture and method."""
-    adam, test = _adam(run, runs), run.test
-    against = None if adam is None or adam is run else adam.test
-    end = None if adam is None or not adam.checks else float(np.nanmean(adam.checks[-1].test))
-    when = _reached(run, None if end is None else _FRACTION * end)
+    adam = _adam(run, runs)
+    end = float(np.nanmean(adam.checks[-1].test)) if adam and adam.checks else math.nan
+    seen, seconds = _reached(run, _FRACTION * end)
+    compared = adam is not None and adam is not run and run.results and adam.results
     found = [
-        ("Test (%)", number(test, 2)),
-        ("minus Adam", "" if against is None or test is None else signed(test.mean - against.mean, 2)),
+        ("Test (%)", number(run.test, 2)),
+        ("minus Adam", signed(run.test.mean - adam.test.mean, 2) if adam and compared else ""),
         ("Train (%)", number(run.train, 1, alone=True)),
-        ("Batches to 97%", MISSING if when is None else f"{when[0]:,}"),
+        ("Batches to 97%", shown(seen, ",")),
     ]
     if run.study in TIMED:
-        step = run.ms_per_step
-        found.append(("Seconds to 97%", _seconds(when)))
-        found.append(("ms/batch", MISSING if step is None else f"{step.mean * _steps_per_batch(run):.3g}"))
+        per_batch = run.ms_per_step.mean * _steps_per_batch(run)
+        found += [("Seconds to 97%", shown(seconds, ".3g")), ("ms/batch", shown(per_batch, ".3g"))]
     if run.study == "exchanges":
         often, sent = bytes_sent(run)
         found += [("Exchanges/batch", str(often)), ("MB sent", _megabytes(sent * batches(run)))]
-        found.append(("MB to 97%", MISSING if when is None else _megabytes(sent * when[0])))
+        found.append(("MB to 97%", _megabytes(sent * seen)))
     return found
 
 
@@ -304,20 +306,16 @@ def _adam(run: Run, runs: Sequence[Run]) -> Run | None:
     return next((one for one in same if precision(one) == precision(run)), next(iter(same), None))
 
 
-def _reached(run: Run, accuracy: float | None) -> tuple[int, float] | None:
-    """Batches and seconds until the mean test accuracy over seeds is a given one; None if it never is."""
+def _reached(run: Run, accuracy: float) -> tuple[float, float]:
+    """Batches and seconds until the mean test accuracy over seeds is a given one; NaN if it never is."""
     for check, tests in zip(run.checks, per_seed(run, "test"), strict=True):
-        if accuracy is not None and tests.mean() >= accuracy:
+        if tests.mean() >= accuracy:
             return check.step // _steps_per_batch(run), check.seconds
-    return None
-
-
-def _seconds(when: tuple[int, float] | None) -> str:
-    return MISSING if when is None or math.isnan(when[1]) else f"{when[1]:.3g}"
+    return math.nan, math.nan
 
 
 def _megabytes(size: float) -> str:
-    return f"{size / 1e6:,.0f}" if size >= 100e6 else f"{size / 1e6:.3g}"
+    return shown(size / 1e6, ",.0f" if size >= 100e6 else ".3g")
 
 
 # --- Markdown ---
