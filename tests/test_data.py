@@ -1,7 +1,6 @@
 """Data sets: what is read, how it is split, how it is ordered, and files that are not right."""
 
 import dataclasses
-import functools
 import gzip
 import hashlib
 import io
@@ -26,7 +25,7 @@ from sklearn.datasets import load_digits
 
 from pjax.errors import DataError, DownloadError, InputError
 from pjax.experiments import data, download, sources
-from pjax.experiments.sources import OFFICIAL, File
+from pjax.experiments.download import File
 from tests.server import serving
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -512,6 +511,7 @@ def official(name, stored):
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr(sources, "_HIGGS_TEST", 10)
     with serving() as server:
         yield server
 
@@ -519,19 +519,15 @@ def server(monkeypatch):
 def source(server, name, files):
     """The official source as it is, but small and on another server."""
     server.files.update(files)
-    assert [file.name for file in OFFICIAL[name].files] == list(files)
-    here = tuple(
-        File((server.url(f),), hashlib.sha256(body).hexdigest(), len(body)) for f, body in files.items()
-    )
-    read = functools.partial(sources._higgs, test=10) if name == "higgs" else OFFICIAL[name].read
-    return {name: sources.Source(read, here)}
+    assert [file.name for file in sources.files(name)] == list(files)
+    return [File((server.url(f),), hashlib.sha256(body).hexdigest(), len(body)) for f, body in files.items()]
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "higgs"])
 def test_official_files_become_a_data_set(folder, server, name):
     stored, seen = arrays(name), []
     found = source(server, name, official(name, stored))
-    assert data.get(name, sources=found, progress=lambda *what: seen.append(what)) == folder / f"{name}.npz"
+    assert data.get(name, files=found, progress=lambda *what: seen.append(what)) == folder / f"{name}.npz"
     assert [p.name for p in folder.iterdir()] == [f"{name}.npz"]
     with np.load(folder / f"{name}.npz") as file:
         for key, array in stored.items():
@@ -542,22 +538,22 @@ def test_official_files_become_a_data_set(folder, server, name):
     if name == "higgs":
         assert seen[-1][2] == "reading HIGGS.csv.gz"
     server.requests.clear()
-    data.get(name, sources=found)
+    data.get(name, files=found)
     assert server.requests == []
 
 
 def test_the_official_text_becomes_a_data_set(folder, server):
     found = source(server, "shakespeare", official("shakespeare", None))
-    assert data.get("shakespeare", sources=found) == folder / "shakespeare.txt"
+    assert data.get("shakespeare", files=found) == folder / "shakespeare.txt"
     assert data.load("shakespeare", sequence_length=5).characters == "\nabcä"
     assert (folder / "shakespeare.txt").read_bytes() == TEXT.encode()
 
 
 def test_there_is_an_official_source_for_all_but_the_digits(folder):
-    assert set(OFFICIAL) == set(data.names()) - {"digits"}
-    for origin in OFFICIAL.values():
-        assert len({file.name for file in origin.files}) == len(origin.files)
-        for file in origin.files:
+    assert set(sources.READERS) == set(data.names()) - {"digits"}
+    for files in map(sources.files, sources.READERS):
+        assert len({file.name for file in files}) == len(files) > 0
+        for file in files:
             assert all(url.startswith("https://") and url.endswith(f"/{file.name}") for url in file.urls)
             assert len(bytes.fromhex(file.sha256)) == 32
             assert file.size > 0
@@ -573,10 +569,10 @@ def test_an_interrupted_download_is_continued(folder, server):
     found = source(server, "mnist", official("mnist", stored))
     server.faults = [("", None), ("", None), ("drop", 1000)]
     with pytest.raises(DownloadError, match=r"t10k-images.* could not be downloaded.* after 1000 of"):
-        data.get("mnist", sources=found, tries=1)
+        data.get("mnist", files=found, tries=1)
     assert not (folder / "mnist.npz").exists()
     server.requests.clear()
-    data.get("mnist", sources=found)
+    data.get("mnist", files=found)
     assert server.requests == [(MNIST_FILES["x_test"], "bytes=1000-"), (MNIST_FILES["y_test"], None)]
     with np.load(folder / "mnist.npz") as file:
         assert np.array_equal(file["x_test"], stored["x_test"])
@@ -589,10 +585,10 @@ def test_a_file_fetched_by_other_means_is_used(folder, server):
     with pytest.raises(
         DownloadError, match=f"403 .* fetch the file by other means to {folder}/higgs.download/HIGGS"
     ):
-        data.get("higgs", sources=found)
+        data.get("higgs", files=found)
     (folder / "higgs.download" / "HIGGS.csv.gz").write_bytes(files["HIGGS.csv.gz"])
     server.faults = [("status", 403)]
-    data.get("higgs", sources=found)
+    data.get("higgs", files=found)
     assert [p.name for p in folder.iterdir()] == ["higgs.npz"]
 
 
@@ -600,7 +596,7 @@ def test_a_wrong_digest_leaves_no_data_set(folder, server):
     found = source(server, "shakespeare", official("shakespeare", None))
     server.files["input.txt"] = TEXT.encode()[::-1]
     with pytest.raises(DownloadError, match="SHA-256"):
-        data.get("shakespeare", sources=found)
+        data.get("shakespeare", files=found)
     assert list(folder.rglob("*.*")) == [folder / "shakespeare.download"]
 
 
@@ -615,10 +611,10 @@ def test_a_disk_that_fills_up_while_the_data_set_is_written(folder, server, monk
     with monkeypatch.context() as patch:
         patch.setattr(data.np, "savez", savez)
         with pytest.raises(DownloadError, match=r"mnist\.npz could not be written: the disk is full"):
-            data.get("mnist", sources=found)
+            data.get("mnist", files=found)
     assert [p.name for p in folder.glob("**/*") if "npz" in p.name] == []
     server.requests.clear()
-    data.get("mnist", sources=found)
+    data.get("mnist", files=found)
     assert server.requests == []  # the files were kept
     assert [p.name for p in folder.iterdir()] == ["mnist.npz"]
 
@@ -629,7 +625,7 @@ def test_a_disk_without_room_for_the_data_set(folder, server, monkeypatch):
     usage = shutil.disk_usage(folder)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage._replace(free=next(free)))
     with pytest.raises(DownloadError, match=f"^{folder} has 100 bytes left"):
-        data.get("shakespeare", sources=found)
+        data.get("shakespeare", files=found)
     assert not (folder / "shakespeare.txt").exists()
 
 
@@ -638,7 +634,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, server, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("PJAX_DATA", str(tmp_path / "file" / "folder"))
     with pytest.raises(DownloadError, match="Set PJAX_DATA to a folder that you may write to"):
-        data.get("shakespeare", sources=found)
+        data.get("shakespeare", files=found)
 
 
 def test_several_downloads_at_once_are_one(folder, server, monkeypatch):
@@ -649,7 +645,7 @@ def test_several_downloads_at_once_are_one(folder, server, monkeypatch):
     monkeypatch.setattr(download.time, "sleep", lambda _: sleep(0.01))
 
     def work():
-        results.append(data.get("mnist", sources=found))
+        results.append(data.get("mnist", files=found))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -666,9 +662,8 @@ def test_two_processes_at_once(folder, server):
     source(server, "mnist", files)
     digests = [(server.url(n), hashlib.sha256(b).hexdigest(), len(b)) for n, b in files.items()]
     code = (
-        "from pjax.experiments import data, sources\n"
-        f"files = tuple(sources.File((u,), d, n) for u, d, n in {digests!r})\n"
-        "print(data.get('mnist', sources={'mnist': sources.Source(sources._mnist, files)}))"
+        "from pjax.experiments import data\n"
+        f"print(data.get('mnist', files=[data.File((u,), d, n) for u, d, n in {digests!r}]))"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ)

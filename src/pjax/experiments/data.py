@@ -15,7 +15,7 @@ import concurrent.futures
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from pjax.checks import check_name, check_whole
 from pjax.errors import DataError, InputError
-from pjax.experiments import sources as official
-from pjax.experiments.download import Progress, check_space, fetch, locked, on_disk
+from pjax.experiments import sources
+from pjax.experiments.download import Download, File, Progress, check_space, locked, on_disk
 from pjax.tools.files import replacing
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -178,7 +178,7 @@ def get(
     name: str,
     *,
     progress: Progress | None = None,
-    sources: Mapping[str, official.Source] = official.OFFICIAL,
+    files: Sequence[File] = (),
     tries: int = 4,
 ) -> Path:
     """Download a data set from its official source, unless it is there already; gives its file.
@@ -190,7 +190,7 @@ def get(
     Args:
         name: one of `names`.
         progress: called with the bytes done, the bytes there are (or ``None``), and what is being done.
-        sources: where to get it from.
+        files: what to download, in place of the official files.
         tries: how often to try an address in a row without getting further.
 
     Raises:
@@ -201,15 +201,16 @@ def get(
     if not target.exists():
         with on_disk(target), locked(target.with_name(f"{name}.lock"), progress=progress):
             if not target.exists():  # else another process has been quicker
-                _get(sources[name], target, target.with_name(f"{name}.download"), show, tries)
+                _get(name, files or sources.files(name), target, show, tries)
     _read(name, target)
     return target
 
 
-def _get(source: official.Source, target: Path, parts: Path, progress: Progress, tries: int) -> None:
-    """Make the file of a data set of those of its source, which are downloaded to a folder of their own."""
-    files = [fetch(file, parts / file.name, progress=progress, tries=tries) for file in source.files]
-    arrays = source.read(files, progress)
+def _get(name: str, files: Sequence[File], target: Path, progress: Progress, tries: int) -> None:
+    """Make the file of a data set of those that are published, which are kept beside it until it is there."""
+    parts = target.with_name(f"{name}.download")
+    paths = [Download(file, parts / file.name, progress, tries=tries).fetch() for file in files]
+    arrays = sources.READERS[name](paths, progress)
     check_space(target.parent, sum(array.nbytes for array in arrays.values()))
     with replacing(target, parts / f"{target.name}.tmp") as out:
         if target.suffix == ".txt":

@@ -41,52 +41,6 @@ class File:
         return self.urls[0].rpartition("/")[2]
 
 
-def fetch(
-    file: File,
-    target: Path,
-    *,
-    progress: Progress | None = None,
-    timeout: float = 30.0,
-    tries: int = 4,
-    pause: float = 1.0,
-) -> Path:
-    """Download a file to `target`, unless it is there already.
-
-    What arrives goes to ``target.part``, and takes the name `target` once it is whole and its digest is
-    right. A `.part` of an earlier run is continued.
-
-    Args:
-        file: what to download; another length is refused before anything is downloaded.
-        target: where the file belongs. Its folder is made if need be.
-        progress: see `Progress`.
-        timeout: seconds to wait for a connection, and for each block.
-        tries: how often to try an address in a row without getting further.
-        pause: seconds before the second try, doubled before each further one.
-
-    Raises:
-        DownloadError: says which address, what went wrong, and what to do.
-        OSError: of the disk; see `on_disk`.
-    """
-    part, show = target.with_name(target.name + ".part"), progress or (lambda *_: None)
-    download = _Download(part, file, show, timeout, tries, pause)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_file():
-        if _digest(target) == file.sha256:
-            return target
-        target.unlink()
-    reasons = []
-    for url in file.urls:
-        if not (reason := download.run(url)):
-            return part.replace(target)
-        reasons.append(f"{url}: {reason}")
-    raise DownloadError(
-        f"{target.name} could not be downloaded. "
-        + "; ".join(reasons)
-        + ". Check the connection and try again, which continues what has begun, or fetch the file by other"
-        f" means to {target} and then try again."
-    )
-
-
 @contextlib.contextmanager
 def locked(path: Path, *, wait: float = 3600.0, progress: Progress | None = None) -> Iterator[None]:
     """Hold the lock of a file, which is made and removed: only one process at a time gets past it.
@@ -124,15 +78,51 @@ class _FailedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Download:
-    """What has arrived of a file, and what it shall be; the arguments are those of `fetch`."""
+class Download:
+    """A download of a file, which goes to ``target.part`` until it is whole and its digest is right.
 
-    part: Path
+    Args:
+        file: what to download; another length is refused before anything is downloaded.
+        target: where the file belongs. Its folder is made if need be.
+        progress: see `Progress`.
+        timeout: seconds to wait for a connection, and for each block.
+        tries: how often to try an address in a row without getting further.
+        pause: seconds before the second try, doubled before each further one.
+    """
+
     file: File
-    progress: Progress
-    timeout: float
-    tries: int
-    pause: float
+    target: Path
+    progress: Progress = lambda *_: None
+    timeout: float = 30.0
+    tries: int = 4
+    pause: float = 1.0
+
+    @property
+    def part(self) -> Path:
+        return self.target.with_name(self.target.name + ".part")
+
+    def fetch(self) -> Path:
+        """Get the file, unless it is there already. A `.part` of an earlier run is continued.
+
+        Raises:
+            DownloadError: says which address, what went wrong, and what to do.
+            OSError: of the disk; see `on_disk`.
+        """
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        if self.target.is_file():
+            if _digest(self.target) == self.file.sha256:
+                return self.target
+            self.target.unlink()
+        reasons = []
+        for url in self.file.urls:
+            if not (reason := self.run(url)):
+                return self.part.replace(self.target)
+            reasons.append(f"{url}: {reason}")
+        raise DownloadError(
+            f"{self.target.name} could not be downloaded. {'; '.join(reasons)}. Check the connection and try"
+            " again, which continues what has begun, or fetch the file by other means to"
+            f" {self.target} and then try again."
+        )
 
     def run(self, url: str) -> str:
         """Try until all is there, or say why not. Only attempts that get no further than before count."""

@@ -10,7 +10,6 @@ import gzip
 import importlib.resources
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,19 +19,6 @@ import numpy.typing as npt
 from pjax.experiments.download import File, Progress
 
 Array: TypeAlias = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Source:
-    """The official source of a data set.
-
-    Args:
-        read: makes the arrays of the data set, from paths of its files and who shows progress.
-        files: what to download.
-    """
-
-    read: Callable[[Sequence[Path], Progress], dict[str, Array]]
-    files: tuple[File, ...]
 
 
 def _mnist(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
@@ -62,7 +48,10 @@ def _cifar10(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
     return arrays
 
 
-def _higgs(paths: Sequence[Path], progress: Progress, test: int = 500_000) -> dict[str, Array]:
+_HIGGS_TEST = 500_000
+
+
+def _higgs(paths: Sequence[Path], progress: Progress) -> dict[str, Array]:
     """A table: the label, then 28 numbers a line. The last lines are those to test with."""
     (path,) = paths
     size = path.stat().st_size
@@ -75,7 +64,7 @@ def _higgs(paths: Sequence[Path], progress: Progress, test: int = 500_000) -> di
                 yield line
 
         table = np.loadtxt(shown(), np.float32, delimiter=",")
-    x, y = table[:, 1:], table[:, 0].astype(np.uint8)
+    x, y, test = table[:, 1:], table[:, 0].astype(np.uint8), _HIGGS_TEST
     return {"x_train": x[:-test], "y_train": y[:-test], "x_test": x[-test:], "y_test": y[-test:]}
 
 
@@ -84,16 +73,17 @@ def _shakespeare(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
     return {"text": np.frombuffer(paths[0].read_bytes(), np.uint8)}
 
 
-def _official() -> Iterator[tuple[str, Source]]:
-    """The sources in the list of files that comes with the package."""
+def files(name: str) -> tuple[File, ...]:
+    """The files of a data set, by the list that comes with the package."""
     text = importlib.resources.files("pjax.experiments").joinpath("downloads.csv").read_text(encoding="utf-8")
-    lines = list(csv.DictReader(text.splitlines()))
-    for read in (_mnist, _cifar10, _higgs, _shakespeare):
-        name = read.__name__.removeprefix("_")
-        own = [line for line in lines if line["data"] == name]
-        files = (File(tuple(line["urls"].split()), line["sha256"], int(line["size"])) for line in own)
-        yield name, Source(read, tuple(files))
+    lines = [line for line in csv.DictReader(text.splitlines()) if line["data"] == name]
+    return tuple(File(tuple(line["urls"].split()), line["sha256"], int(line["size"])) for line in lines)
 
 
-OFFICIAL: Mapping[str, Source] = dict(_official())
-"""The official sources, by the name of the data set."""
+READERS: Mapping[str, Callable[[Sequence[Path], Progress], dict[str, Array]]] = {
+    "mnist": _mnist,
+    "cifar10": _cifar10,
+    "higgs": _higgs,
+    "shakespeare": _shakespeare,
+}
+"""What makes the arrays of a data set, from paths of its files and who shows progress."""
