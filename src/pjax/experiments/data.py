@@ -177,7 +177,7 @@ def path(name: str) -> Path:
 def get(
     name: str,
     *,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
     files: Sequence[File] = (),
     tries: int = 4,
 ) -> Path:
@@ -197,11 +197,11 @@ def get(
         DownloadError: it could not be downloaded or written.
         DataError: the file that is there already, or one that was downloaded, is not what it should be.
     """
-    target, show = path(name), progress or (lambda *_: None)
+    target = path(name)
     if not target.exists():
         with on_disk(target), locked(target.with_name(f"{name}.lock"), progress=progress):
             if not target.exists():  # else another process has been quicker
-                _get(name, files or sources.files(name), target, show, tries)
+                _get(name, files or sources.files(name), target, progress, tries)
     _read(name, target)
     return target
 

@@ -42,7 +42,7 @@ class File:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: float = 3600.0, progress: Progress | None = None) -> Iterator[None]:
+def locked(path: Path, *, wait: float = 3600.0, progress: Progress = lambda *_: None) -> Iterator[None]:
     """Hold the lock of a file, which is made and removed: only one process at a time gets past it.
 
     The system drops the lock of a process that dies. Where the file system has no locks there is none: two
@@ -52,16 +52,13 @@ def locked(path: Path, *, wait: float = 3600.0, progress: Progress | None = None
         DownloadError: another process has held it for `wait` seconds.
     """
     lock, deadline = Lock(path), time.monotonic() + wait
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if lock.take():
-            break
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while not lock.take():
         if time.monotonic() >= deadline:
             raise DownloadError(
                 f"{lock.holder()} has held {path} for {wait:.0f} seconds: wait for it, or end it"
             )
-        if progress is not None:
-            progress(0, None, "waiting for another process that downloads the same")
+        progress(0, None, "waiting for another process that downloads the same")
         time.sleep(0.1)
     try:
         yield
