@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from sklearn.datasets import load_digits
 
 from pjax.errors import DataError, DownloadError, InputError
-from pjax.experiments import data, download, sources
+from pjax.experiments import data, download
 from pjax.experiments.download import File
 from tests.server import serving
 
@@ -511,7 +511,7 @@ def official(name, stored):
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr(sources, "_HIGGS_TEST", 10)
+    monkeypatch.setattr(data, "_HIGGS_TEST", 10)
     with serving() as server:
         yield server
 
@@ -519,7 +519,7 @@ def server(monkeypatch):
 def source(server, name, files):
     """The official source as it is, but small and on another server."""
     server.files.update(files)
-    assert [file.name for file in sources.files(name)] == list(files)
+    assert [file.name for file in data.official_files(name)] == list(files)
     return [File((server.url(f),), hashlib.sha256(body).hexdigest(), len(body)) for f, body in files.items()]
 
 
@@ -550,8 +550,7 @@ def test_the_official_text_becomes_a_data_set(folder, server):
 
 
 def test_there_is_an_official_source_for_all_but_the_digits(folder):
-    assert set(sources.READERS) == set(data.names()) - {"digits"}
-    for files in map(sources.files, sources.READERS):
+    for files in (data.official_files(name) for name in data.names() if name != "digits"):
         assert len({file.name for file in files}) == len(files) > 0
         for file in files:
             assert all(url.startswith("https://") and url.endswith(f"/{file.name}") for url in file.urls)

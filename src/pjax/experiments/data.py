@@ -12,9 +12,12 @@ order of which the last fifth is to test with.
 
 import collections
 import concurrent.futures
+import csv
 import functools
+import gzip
 import os
 import shutil
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +29,6 @@ import numpy.typing as npt
 
 from pjax.checks import check_name, check_whole
 from pjax.errors import DataError, InputError
-from pjax.experiments import sources
 from pjax.experiments.download import Download, File, Progress, check_space, locked, on_disk
 from pjax.tools.files import replacing
 
@@ -37,14 +39,85 @@ _VALIDATION = (1, 2**64 - 1)
 """The key of a random permutation is its seed and its epoch. This one is of no epoch."""
 
 
+# --- Official files, of which only those are read that have their digest ---
+
+
+def _mnist(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
+    """Four files in the IDX format, a header and bytes: images and labels to train on, and to test with."""
+    shapes = {"x_train": (-1, 28, 28), "y_train": (-1,), "x_test": (-1, 28, 28), "y_test": (-1,)}
+    blobs = [gzip.decompress(path.read_bytes()) for path in paths]
+    return {
+        key: np.frombuffer(blob, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+        for (key, shape), blob in zip(shapes.items(), blobs, strict=True)
+    }
+
+
+def _cifar10(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
+    """A tar archive with five files of images to train on and one to test with (the binary version).
+
+    Each image is a byte of label and 3072 bytes of pixels, by colour, row and column.
+    """
+    batches = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
+    arrays: dict[str, Array] = {}
+    with tarfile.open(paths[0]) as archive:
+        files = {name.rpartition("/")[2]: archive.extractfile(name) for name in archive.getnames()}
+        for part, members in batches.items():
+            blob = b"".join(file.read() for name in members if (file := files[name]))
+            rows = np.frombuffer(blob, np.uint8).reshape(-1, 3073)
+            images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+            arrays |= {f"x_{part}": np.ascontiguousarray(images), f"y_{part}": rows[:, 0]}
+    return arrays
+
+
+_HIGGS_TEST = 500_000
+
+
+def _higgs(paths: Sequence[Path], progress: Progress) -> dict[str, Array]:
+    """A table: the label, then 28 numbers a line. The last lines are those to test with."""
+    (path,) = paths
+    size = path.stat().st_size
+    with path.open("rb") as packed, gzip.open(packed) as lines:
+
+        def shown() -> Iterator[bytes]:
+            for number, line in enumerate(lines):
+                if number % 50_000 == 0:
+                    progress(packed.tell(), size, f"reading {path.name}")
+                yield line
+
+        table = np.loadtxt(shown(), np.float32, delimiter=",")
+    x, y, test = table[:, 1:], table[:, 0].astype(np.uint8), _HIGGS_TEST
+    return {"x_train": x[:-test], "y_train": y[:-test], "x_test": x[-test:], "y_test": y[-test:]}
+
+
+def _shakespeare(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
+    """A text, as it is."""
+    return {"text": np.frombuffer(paths[0].read_bytes(), np.uint8)}
+
+
+def official_files(name: str) -> tuple[File, ...]:
+    """The files of a data set, by the list that comes with the package.
+
+    Their digests and lengths are from the checksum lists of TensorFlow Datasets
+    (``tensorflow_datasets/url_checksums``); several other projects pin the same digests.
+    """
+    text = Path(__file__).with_name("downloads.csv").read_text(encoding="utf-8")
+    lines = [line for line in csv.DictReader(text.splitlines()) if line["data"] == name]
+    return tuple(File(tuple(line["urls"].split()), line["sha256"], int(line["size"])) for line in lines)
+
+
+# --- Data sets ---
+
+
 @dataclass(frozen=True)
 class _Format:
-    """What the arrays of a data set must be."""
+    """What the arrays of a data set must be, and how they are read from its official files."""
 
     kind: Kind
     shape: tuple[int, ...] = ()
     """The shape of one input."""
     classes: int = 0
+    read: Any = None
+    """A function of paths and who shows progress."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -54,10 +127,10 @@ class _Format:
 
 _FORMATS = {
     "digits": _Format("image", (8, 8, 1), 10),
-    "mnist": _Format("image", (28, 28, 1), 10),
-    "cifar10": _Format("image", (32, 32, 3), 10),
-    "higgs": _Format("table", (28,), 2),
-    "shakespeare": _Format("text", classes=65),  # of the official text
+    "mnist": _Format("image", (28, 28, 1), 10, _mnist),
+    "cifar10": _Format("image", (32, 32, 3), 10, _cifar10),
+    "higgs": _Format("table", (28,), 2, _higgs),
+    "shakespeare": _Format("text", (), 65, _shakespeare),  # of the official text
 }
 _MOST = 3 << 30
 """So many bytes a file may unpack to: more than is published, and less than fills a memory."""
@@ -201,7 +274,7 @@ def get(
     if not target.exists():
         with on_disk(target), locked(target.with_name(f"{name}.lock"), progress=progress):
             if not target.exists():  # else another process has been quicker
-                _get(name, files or sources.files(name), target, progress, tries)
+                _get(name, files or official_files(name), target, progress, tries)
     _read(name, target)
     return target
 
@@ -210,7 +283,7 @@ def _get(name: str, files: Sequence[File], target: Path, progress: Progress, tri
     """Make the file of a data set of those that are published, which are kept beside it until it is there."""
     parts = target.with_name(f"{name}.download")
     paths = [Download(file, parts / file.name, progress, tries=tries).fetch() for file in files]
-    arrays = sources.READERS[name](paths, progress)
+    arrays = _FORMATS[name].read(paths, progress)
     check_space(target.parent, sum(array.nbytes for array in arrays.values()))
     with replacing(target, parts / f"{target.name}.tmp") as out:
         if target.suffix == ".txt":

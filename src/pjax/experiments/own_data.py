@@ -81,7 +81,7 @@ class Form:
     def from_json(cls, values: Mapping[str, Any], where: object) -> "Form":
         """From what JSON knows of one."""
         try:
-            return cls(**{name: _tuples(value) for name, value in values.items()})
+            return cls(**values)
         except TypeError as error:
             raise DataError(f"{where}: not what a run writes of its data ({error})") from None
 
@@ -538,8 +538,3 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def _tuples(value: Any) -> Any:
-    """Lists of JSON as tuples, at any depth."""
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
