@@ -268,7 +268,7 @@ class TestRuns:
         [
             (
                 {"x": np.zeros((3, 5)), "y": np.zeros(3, int)},
-                "expected inputs of shape (n, 8, 8, 1), as those of the run; got (3, 5)",
+                "expected inputs of shape (n, 8, 8, 1), as the run has; got (3, 5)",
             ),
             (
                 {"x": np.full((3, 64), np.nan), "y": np.zeros(3, int)},
@@ -279,7 +279,7 @@ class TestRuns:
                 {"x": np.zeros((3, 64)), "y": np.zeros(2, int)},
                 "inputs x of shape (3, 8, 8, 1) do not go with targets y of shape (2,)",
             ),
-            ({"x": np.zeros((3, 64)), "y": np.full(3, 12)}, "labels must be from 0 to 9, got 12 to 12"),
+            ({"x": np.zeros((3, 64)), "y": np.full(3, 12)}, "labels must be 0 to 9, got 12 to 12"),
             ({"z": np.zeros(3)}, "inputs 'x' are missing, it holds z"),
         ],
     )

@@ -92,8 +92,8 @@ def test_a_misspelt_name(call):
 
 @pytest.mark.parametrize("name", [n for n in data.names() if n != "digits"])
 def test_a_missing_file(folder, name):
-    file = data.path(name).name
-    with pytest.raises(DataError, match=f"run `pjax data get {name}`, or put {file} into {folder}"):
+    file = folder / data.path(name).name
+    with pytest.raises(DataError, match=f"no {file}: run `pjax data get {name}`, or put it there"):
         data.load(name)
 
 

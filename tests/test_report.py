@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pjax.errors import InputError, PjaxError
 from pjax.experiments import paper, results
 from pjax.experiments.report import report, summary
-from pjax.tools.plotting import spread_apart
+from pjax.tools import plotting
 from tests import pages
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -651,7 +651,7 @@ def test_nothing_is_cut_off(tmp_path):
         "single": plots.single_run(runs[0]),
     }
     for name, figure in figures.items():
-        (path,) = plots.save(figure, tmp_path / name, ("png",))
+        (path,) = plotting.save(figure, tmp_path / name, ("png",))
         pixels = np.asarray(Image.open(path).convert("L"))
         for edge in (pixels[:5], pixels[-5:], pixels[:, :5], pixels[:, -5:]):
             assert (edge == 255).all(), name
@@ -744,7 +744,7 @@ def test_without_matplotlib(folder, monkeypatch):
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.01, 0.2))
 def test_labels_do_not_overlap_and_keep_their_order(positions, gap):
-    placed = spread_apart(positions, gap)
+    placed = plotting.spread_apart(positions, gap)
     ranks = sorted(range(len(positions)), key=positions.__getitem__)
     moved = [placed[i] for i in ranks]
     assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(moved))

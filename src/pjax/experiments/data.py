@@ -313,9 +313,7 @@ def load(name: str, *, sequence_length: int = 64) -> Dataset:
     check_whole("sequence_length", sequence_length, 1)
     file = path(name)
     if not file.exists():
-        raise DataError(
-            f"there is no {file}: run `pjax data get {name}`, or put {file.name} into {file.parent}"
-        )
+        raise DataError(f"there is no {file}: run `pjax data get {name}`, or put it there")
     arrays = _read(name, file)
     if _FORMATS[name].kind == "text":
         return _text(name, arrays["text"], file, sequence_length)

@@ -55,9 +55,7 @@ def locked(path: Path, *, wait: float = 3600.0, progress: Progress = lambda *_: 
     path.parent.mkdir(parents=True, exist_ok=True)
     while not lock.take():
         if time.monotonic() >= deadline:
-            raise DownloadError(
-                f"{lock.holder()} has held {path} for {wait:.0f} seconds: wait for it, or end it"
-            )
+            raise DownloadError(f"{lock.holder()} has held {path} for {wait:.0f} seconds: wait, or end it")
         progress(0, None, "waiting for another process that downloads the same")
         time.sleep(0.1)
     try:

@@ -96,9 +96,7 @@ class Form:
         x = check_numbers(np.asarray(x), f"{where}: x")
         if x.ndim < 1 or not len(x) or x[0].size != np.prod(self.shape, dtype=int):
             wanted = ", ".join(map(str, ("n", *self.shape)))
-            raise DataError(
-                f"{where}: expected inputs of shape ({wanted}), as those of the run; got {x.shape}"
-            )
+            raise DataError(f"{where}: expected inputs of shape ({wanted}), as the run has; got {x.shape}")
         if self.codes and (x.dtype.kind == "f" or x.min() < 0 or x.max() >= self.codes):
             raise DataError(f"{where}: characters must be codes from 0 to {self.codes - 1}")
         return self._standard(x.reshape(len(x), *self.shape))
@@ -126,9 +124,7 @@ class Form:
         if y.dtype.kind not in "iub":
             raise DataError(f"{where}: labels must be whole numbers, got {y.dtype}{list(y.shape)}")
         if y.size and not 0 <= y.min() <= y.max() < self.outputs:
-            raise DataError(
-                f"{where}: labels must be from 0 to {self.outputs - 1}, got {y.min()} to {y.max()}"
-            )
+            raise DataError(f"{where}: labels must be 0 to {self.outputs - 1}, got {y.min()} to {y.max()}")
         return y.astype(np.int32)
 
     def numbers(self, outputs: Array) -> Array:
@@ -376,9 +372,7 @@ def _pair(name: str, arrays: Mapping[str, Array], end: str) -> tuple[Array, Arra
     if x.ndim == 3 and x.dtype == np.uint8:  # grey images
         x = x[..., None]
     if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
-        raise DataError(
-            f"{name}: {key} and {other} must have as many rows, got the shapes {x.shape} and {y.shape}"
-        )
+        raise DataError(f"{name}: {key} and {other} must have as many rows, got {x.shape} and {y.shape}")
     return x, y
 
 
@@ -439,10 +433,8 @@ class _Table:
             if not row or row == [""]:
                 continue
             if len(row) != len(self.names):
-                raise DataError(
-                    f"{path}, line {reader.line_num}: {len(row)} values, expected {len(self.names)} as in "
-                    "the first line"
-                )
+                values = f"{len(row)} values, expected {len(self.names)} as in the first line"
+                raise DataError(f"{path}, line {reader.line_num}: {values}")
             rows.append([value.strip() for value in row])
             self.lines.append(reader.line_num)
         if not rows:
@@ -469,9 +461,7 @@ class _Table:
 
     def column(self, name: str) -> list[str]:
         if name not in self.names:
-            raise DataError(
-                f"{self.path}: the column {name!r} of the run is missing; it has {some(self.names, 10)}"
-            )
+            raise DataError(f"{self.path}: the column {name!r} is missing; it has {some(self.names, 10)}")
         return self.texts[name]
 
     def inputs(self, columns: Iterable[tuple[str, Sequence[str] | None]]) -> Array:

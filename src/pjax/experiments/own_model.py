@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax import nn
+from pjax.checks import some
 from pjax.errors import InputError
 from pjax.experiments.own_data import GIVEN
 
@@ -68,9 +69,7 @@ def find(name: str) -> Any:
         ) from None
     if not hasattr(found, attribute):
         there = [one for one in vars(found) if not one.startswith("_")]
-        raise InputError(
-            f"model {name}: {module} has no {attribute!r}, it has {', '.join(there) or 'nothing'}"
-        )
+        raise InputError(f"model {name}: {module} has no {attribute!r}, it has {some(there, 20)}")
     return getattr(found, attribute)
 
 

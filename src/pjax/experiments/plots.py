@@ -19,19 +19,7 @@ from pjax.experiments import methods, paper
 from pjax.experiments.config import sent as bytes_sent
 from pjax.experiments.results import Run, per_seed, read_run
 from pjax.experiments.tables import about, describe, in_order, label, number, spell
-from pjax.tools.plotting import (
-    Label,
-    accuracy_scale,
-    decades,
-    end_labels,
-    linear_scale,
-    note,
-    panels,
-    shade,
-    styled,
-    thin,
-)
-from pjax.tools.plotting import save as save
+from pjax.tools import plotting
 
 Axis = Literal["steps", "seconds"]
 
@@ -65,9 +53,9 @@ class Look:
         width = 2.8 if self.strong else 1.9
         return {"color": self.colour, "lw": width, "ls": style, "zorder": 4 if self.strong else 3}
 
-    def label(self, text: str, end: float) -> Label:
+    def label(self, text: str, end: float) -> plotting.Label:
         """What stands at the end of the line."""
-        return Label(end, f"{text} {end:.1f}", self.colour, self.strong)
+        return plotting.Label(end, f"{text} {end:.1f}", self.colour, self.strong)
 
 
 def look(method: str) -> Look:
@@ -89,14 +77,14 @@ def _networks(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def _by_network(runs: Sequence[Run], title: str, **options: Any) -> tuple[Any, list[tuple[Any, list[Run]]]]:
     """A figure with a panel for each network, in each row: its axes, and its runs."""
     found, head = _networks(runs), f"{describe(runs)}: {title}"
-    figure, axes = panels(len(found), head, about(runs), titles=list(found), **options)
+    figure, axes = plotting.panels(len(found), head, about(runs), titles=list(found), **options)
     return figure, list(zip(axes, itertools.cycle(found.values()), strict=False))
 
 
 # --- Training curves ---
 
 
-@styled
+@plotting.styled
 def training_curves(runs: Sequence[Run], over: Sequence[Axis] = (), title: str = "") -> Any:
     """Test accuracy over steps and, below, if all were timed, over seconds: a panel per network.
 
@@ -119,17 +107,18 @@ def training_curves(runs: Sequence[Run], over: Sequence[Axis] = (), title: str =
         _scales([axis for axis, _ in row], runs, x)
         for axis, shown in row:
             looks = _looks(shown)
-            end_labels(axis, [_curve(axis, run, x, looks[run.folder], label(run, runs)) for run in shown])
-    note(figure, _explanation(runs))
+            ends = [_curve(axis, run, x, looks[run.folder], label(run, runs)) for run in shown]
+            plotting.end_labels(axis, ends)
+    plotting.note(figure, _explanation(runs))
     return figure
 
 
-@styled
+@plotting.styled
 def accuracies(runs: Sequence[Run]) -> Any:
     """Test accuracy of every run of a study, all with results: a line with a point, grouped by network."""
     networks = _networks(runs)
     height = 2.8 + 0.36 * (len(runs) + len(networks))
-    figure, (axis,) = panels(
+    figure, (axis,) = plotting.panels(
         1, f"{describe(runs)}: test accuracy", about(runs), width=13.0, height=height, share=False
     )
     low = 10 * math.floor((min(run.test.mean - run.test.std for run in runs) - 1) / 10)
@@ -158,7 +147,7 @@ def accuracies(runs: Sequence[Run]) -> Any:
     return figure
 
 
-@styled
+@plotting.styled
 def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
     """Test accuracy over what each device has sent: a line for each method and number of exchanges.
 
@@ -173,11 +162,11 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
         lines[run.folder] = steps / run.steps_per_batch * sent / 1e6, mean
     for axis, shown in found:
         all_means = np.concatenate([mean for _, mean in lines.values()])
-        accuracy_scale(axis, all_means, "test accuracy (%)" if axis is figure.axes[0] else "")
+        plotting.accuracy_scale(axis, all_means, "test accuracy (%)" if axis is figure.axes[0] else "")
         axis.set_xscale("log")
         own = [lines[run.folder][0] for run in shown]
         axis.set_xlim(min(where[0] for where in own) / 1.3, max(where[-1] for where in own) * 1.3)
-        decades(axis.xaxis, *axis.get_xlim())
+        plotting.decades(axis.xaxis, *axis.get_xlim())
         axis.set_xlabel("MB sent by each device")
         best: dict[str, float] = {}
         for run in sorted(shown, key=lambda run: rates[run.folder]):
@@ -192,8 +181,9 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
             axis.plot(where[-1:], mean[-1:], "o", ms=7, **how)
             above = {"xytext": (0, 9 if forwards else -19), "textcoords": "offset points", "ha": "center"}
             axis.annotate(str(rate), (where[-1], mean[-1]), color=colour, fontsize=11, **above)
-        end_labels(axis, [look(base).label(methods.label(base), end) for base, end in best.items()])
-    note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
+        plotting.end_labels(axis, [look(base).label(methods.label(base), end) for base, end in best.items()])
+    words = ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"]
+    plotting.note(figure, words)
     return figure
 
 
@@ -206,7 +196,7 @@ def curve(run: Run, x: Axis = "steps", metric: str = "test") -> tuple[np.ndarray
 
 def _line(axis: Any, points: tuple[np.ndarray, ...], how: Look, banded: bool) -> tuple[float, float]:
     """Draw a mean, with a band of one deviation around it; where it ends."""
-    where, mean, std = thin(*points)
+    where, mean, std = plotting.thin(*points)
     axis.plot(where, mean, **how.line)
     if banded:
         axis.fill_between(where, mean - std, mean + std, color=how.colour, alpha=0.16, lw=0, zorder=2)
@@ -219,13 +209,13 @@ def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
     for run in runs:
         alike.setdefault(look(run.method), []).append(run)
     return {
-        run.folder: dataclasses.replace(how, colour=shade(how.colour, place, len(same)))
+        run.folder: dataclasses.replace(how, colour=plotting.shade(how.colour, place, len(same)))
         for how, same in alike.items()
         for place, run in enumerate(same)
     }
 
 
-def _curve(axis: Any, run: Run, x: Axis, how: Look, name: str) -> Label:
+def _curve(axis: Any, run: Run, x: Axis, how: Look, name: str) -> plotting.Label:
     """Draw a run's line, and return its label."""
     last, mean = _line(axis, curve(run, x), how, len(run.seeds) > 1)
     end = run.test.mean if run.finished else mean
@@ -247,14 +237,14 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
     printed = [row.test.mean for run in runs if (row := paper.of(run)) is not None]
     accuracies = np.concatenate([*(mean for _, mean, _ in lines), printed])
     for axis in axes:
-        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else f"test {runs[0].score} (%)")
+        plotting.accuracy_scale(axis, accuracies, "" if axis is not axes[0] else f"test {runs[0].score} (%)")
         if starts and max(ends) > 4 * min(ends):
             axis.set_xscale("log", nonpositive="mask")
             axis.set_xlim(min(starts) * 0.9, max(ends) * 1.12)
-            decades(axis.xaxis, *axis.get_xlim())
+            plotting.decades(axis.xaxis, *axis.get_xlim())
         else:
             axis.set_xlim(0, max(ends) * 1.02 or 1)
-            linear_scale(axis.xaxis)
+            plotting.linear_scale(axis.xaxis)
         axis.set_xlabel(x)
 
 
@@ -276,7 +266,7 @@ def _started(runs: Sequence[Run]) -> list[Run]:
 # --- One run ---
 
 
-@styled
+@plotting.styled
 def single_run(run: Run) -> Any:
     """Loss and accuracies of one run over its steps."""
     _started([run])
@@ -286,27 +276,30 @@ def single_run(run: Run) -> Any:
     shown = spell(run.architecture)
     title = f"{name}: {model} {'' if shown == model else f'{shown} '}{data}"
     below = f"{options}  ·  {about([run])}" if options else about([run])
-    figure, (left, right) = panels(2, title, below, titles=["Loss", run.score.capitalize()], share=False)
+    titles = ["Loss", run.score.capitalize()]
+    figure, (left, right) = plotting.panels(2, title, below, titles=titles, share=False)
     loss, test, validation = (curve(run, "steps", name) for name in ("loss", "test", "validation"))
     for axis in (left, right):
         axis.set_xlim(0, run.checks[-1].step * 1.02 or 1)
         axis.set_xlabel("steps")
-        linear_scale(axis.xaxis)
+        plotting.linear_scale(axis.xaxis)
     several = len(run.seeds) > 1
     _line(left, loss, how, several and how.strong)
     seen = loss[1][np.isfinite(loss[1])]
     if seen.size and seen.min() > 0 and seen.max() > 20 * seen.min():
         left.set_yscale("log")
-        decades(left.yaxis, seen.min(), seen.max())
-    accuracy_scale(right, np.concatenate([test[1], validation[1]]), f"{run.score} (%)")
+        plotting.decades(left.yaxis, seen.min(), seen.max())
+    plotting.accuracy_scale(right, np.concatenate([test[1], validation[1]]), f"{run.score} (%)")
     beside = quiet.label("validation", _line(right, validation, quiet, False)[1])
-    end_labels(right, [beside, how.label("test", _line(right, test, how, several and how.strong)[1])])
+    own = how.label("test", _line(right, test, how, several and how.strong)[1])
+    plotting.end_labels(right, [beside, own])
     if run.results:
         best = f"{number(run.test, 1, alone=len(run.results) == 1)} %"
-        note(figure, [f"test {run.score} of the parameters with the best validation {run.score}: {best}"])
+        words = f"test {run.score} of the parameters with the best validation {run.score}"
+        plotting.note(figure, [f"{words}: {best}"])
     return figure
 
 
 def plot_run(folder: str | Path, formats: Sequence[str] = ("png",)) -> Path:
     """Write the figure of a run into its folder, and return the path of the first format."""
-    return save(single_run(read_run(folder)), Path(folder) / "run", formats)[0]
+    return plotting.save(single_run(read_run(folder)), Path(folder) / "run", formats)[0]

@@ -351,16 +351,15 @@ def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
     A line is torn where a process was killed while writing it: it has no end, and is not JSON.
     """
     for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), start=1):
+        where = f"{path}, line {number}"
         try:
             value = parse(line)
         except ValueError as error:
             if not line.endswith(b"\n"):
                 return
-            raise InputError(
-                f"{path}, line {number}: not JSON ({error}); remove the line or run it again"
-            ) from None
+            raise InputError(f"{where}: not JSON ({error}); remove the line or run it again") from None
         if not isinstance(value, dict):
-            raise InputError(f"{path}, line {number}: expected a JSON object, got {value!r}")
+            raise InputError(f"{where}: expected a JSON object, got {value!r}")
         yield value
 
 
