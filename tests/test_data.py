@@ -325,8 +325,8 @@ def test_a_file_with_the_wrong_arrays(folder, case):
 @pytest.mark.parametrize(
     ("stored", "message"),
     [
-        (b"", "shakespeare.txt is empty"),
-        (b"\xff" * 900, "shakespeare.txt is not in UTF-8"),
+        (b"", "the train part of the text has 0 characters"),
+        (b"\xff" * 900, r"shakespeare.txt cannot be read: expected .* in UTF-8"),
         (b"short" * 40, "the val part of the text has 16 characters, too few for a window of 64"),
     ],
 )

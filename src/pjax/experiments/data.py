@@ -15,6 +15,7 @@ import concurrent.futures
 import csv
 import functools
 import gzip
+import math
 import os
 import shutil
 import tarfile
@@ -89,11 +90,6 @@ def _higgs(paths: Sequence[Path], progress: Progress) -> dict[str, Array]:
     return {"x_train": x[:-test], "y_train": y[:-test], "x_test": x[-test:], "y_test": y[-test:]}
 
 
-def _shakespeare(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
-    """A text, as it is."""
-    return {"text": np.frombuffer(paths[0].read_bytes(), np.uint8)}
-
-
 def official_files(name: str) -> tuple[File, ...]:
     """The files of a data set, by the list that comes with the package.
 
@@ -130,7 +126,7 @@ _FORMATS = {
     "mnist": _Format("image", (28, 28, 1), 10, _mnist),
     "cifar10": _Format("image", (32, 32, 3), 10, _cifar10),
     "higgs": _Format("table", (28,), 2, _higgs),
-    "shakespeare": _Format("text", (), 65, _shakespeare),  # of the official text
+    "shakespeare": _Format("text", (), 65, lambda paths, _: {"text": np.fromfile(paths[0], np.uint8)}),
 }
 _MOST = 3 << 30
 """So many bytes a file may unpack to: more than is published, and less than fills a memory."""
@@ -454,17 +450,31 @@ def _read(name: str, file: Path) -> dict[str, Array]:
             f" got {', '.join(arrays) or 'none'}. {advice}"
         )
     if form.kind == "text":
-        return {"text": _check_text(arrays["text"], file)}
-    result = {}
+        return arrays
+    # A grey image may come without its axis of one channel.
+    shapes = [form.shape[:-1], form.shape] if form.shape[-1] == 1 else [form.shape]
+    kind = "uint8" if form.kind == "image" else "float"
+    wanted = f"{kind} of shape {' or '.join(str(('n', *shape)) for shape in shapes)}".replace("'", "")
     for part, least in (("train", 2), ("test", 1)):  # one to train on, one to validate with
-        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        result[f"x_{part}"] = _check_inputs(x, form, least, f"{file}: x_{part}")
-        result[f"y_{part}"] = _check_labels(y, form, len(x), f"{file}: y_{part}")
-    return result
+        x, y, where = arrays[f"x_{part}"], arrays[f"y_{part}"], f"{file}: y_{part}"
+        if x.ndim == 0 or x.shape[1:] not in shapes or len(x) < least or not x.dtype.name.startswith(kind):
+            found = f"{file}: x_{part} is {x.dtype} of shape {x.shape}"
+            raise DataError(f"{found}, expected {wanted} with at least {least} rows")
+        if y.dtype.kind not in "iu" or y.shape != (len(x),):
+            expected = f"whole numbers of shape {(len(x),)}: one label for each input"
+            raise DataError(f"{where} is {y.dtype} of shape {y.shape}, expected {expected}")
+        if y.min() < 0 or y.max() >= form.classes:
+            expected = f"expected 0 to {form.classes - 1}"
+            raise DataError(f"{where} has labels from {y.min()} to {y.max()}, {expected}")
+        if kind == "float":
+            with np.errstate(over="ignore"):
+                x = check_numbers(x.astype(np.float32, copy=False), f"{file}: x_{part}")
+        arrays |= {f"x_{part}": x.reshape(-1, *form.shape), f"y_{part}": y.astype(np.int32)}
+    return arrays
 
 
-def read_arrays(path: Path, most: int | None = None) -> dict[str, Array]:
-    """The arrays of a file ``.npz``, that of ``.npy`` as ``x``, or the bytes of ``.txt`` as ``text``.
+def read_arrays(path: Path, most: float = math.inf) -> dict[str, Array]:
+    """The arrays of a file ``.npz``, that of ``.npy`` as ``x``, or code points of ``.txt`` as ``text``.
 
     Nothing in it is executed, and it is not unpacked if it has more than so many bytes.
     """
@@ -473,41 +483,23 @@ def read_arrays(path: Path, most: int | None = None) -> dict[str, Array]:
         raise DataError(f"{path} cannot be read: {what}")
     try:
         with path.open("rb") as file:
-            if path.suffix == ".txt":
-                _check_size(path.stat().st_size, most)
-                return {"text": np.frombuffer(file.read(), np.uint8)}
-            found: Any = np.load(file, allow_pickle=False)
+            found: Any = None if path.suffix == ".txt" else np.load(file, allow_pickle=False)
             if isinstance(found, np.ndarray):
                 return {"x": found}
+            # What an archive says is the most that zipfile unpacks.
+            sizes = [member.file_size for member in found.zip.infolist()] if found else [path.stat().st_size]
+            if sum(sizes) > most:
+                raise ValueError(f"it unpacks to {sum(sizes):,} bytes, at most {most:,} are expected")
+            if found is None:
+                return {"text": np.frombuffer(file.read().decode().encode("utf-32-le"), np.uint32)}
             with found:
-                # What an archive says is the most that zipfile unpacks.
-                _check_size(sum(member.file_size for member in found.zip.infolist()), most)
                 arrays = {name: found[name] for name in found}
             if strange := [name for name, value in arrays.items() if not isinstance(value, np.ndarray)]:
                 raise ValueError(f"{strange[0]} is no array")
             return arrays
     except Exception as error:  # whatever zip and NumPy say of a file that is cut off, or something else
-        reason = str(error) or type(error).__name__
-        raise DataError(f"{path} cannot be read: expected .npy, or .npz with arrays ({reason})") from error
-
-
-def _check_size(size: int, most: int | None) -> None:
-    if most is not None and size > most:
-        raise ValueError(f"it unpacks to {size:,} bytes, at most {most:,} are expected")
-
-
-def _check_inputs(x: Array, form: _Format, least: int, where: str) -> Array:
-    # A grey image may come without its axis of one channel.
-    shapes = [form.shape[:-1], form.shape] if form.shape[-1] == 1 else [form.shape]
-    kind = "uint8" if form.kind == "image" else "float"
-    if x.ndim == 0 or x.shape[1:] not in shapes or len(x) < least or not x.dtype.name.startswith(kind):
-        wanted = " or ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
-        expected = f"{kind} of shape {wanted} with at least {least} rows"
-        raise DataError(f"{where} is {x.dtype} of shape {x.shape}, expected {expected}")
-    if form.kind == "image":
-        return x.reshape(-1, *form.shape)
-    with np.errstate(over="ignore"):
-        return check_numbers(x.astype(np.float32, copy=False), where)
+        reason, expected = str(error) or type(error).__name__, ".npy, .npz with arrays, or .txt in UTF-8"
+        raise DataError(f"{path} cannot be read: expected {expected} ({reason})") from error
 
 
 def check_numbers(x: Array, where: str) -> Array:
@@ -518,24 +510,3 @@ def check_numbers(x: Array, where: str) -> Array:
         row = int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(1)))
         raise DataError(f"{where} must be finite numbers, row {row} has another: leave out such rows")
     return x
-
-
-def _check_labels(y: Array, form: _Format, rows: int, where: str) -> Array:
-    if y.dtype.kind not in "iu" or y.shape != (rows,):
-        expected = f"whole numbers of shape {(rows,)}: one label for each input"
-        raise DataError(f"{where} is {y.dtype} of shape {y.shape}, expected {expected}")
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= form.classes:
-        raise DataError(f"{where} has labels from {low} to {high}, expected 0 to {form.classes - 1}")
-    return y.astype(np.int32)
-
-
-def _check_text(text: Array, where: Path) -> Array:
-    """The code points of a text, from its bytes in UTF-8."""
-    try:
-        string = text.tobytes().decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where} is not in UTF-8 ({error}): store it so") from error
-    if not string:
-        raise DataError(f"{where} is empty")
-    return np.frombuffer(string.encode("utf-32-le"), np.uint32)

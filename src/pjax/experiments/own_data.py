@@ -378,15 +378,13 @@ def _pair(name: str, arrays: Mapping[str, Array], end: str) -> tuple[Array, Arra
 
 def _task(name: str, task: str | None, y: Array, most: int | None) -> str:
     """Whether classes are to be told apart, or numbers predicted; more different ones are no classes."""
-    if task is not None:
-        check_name("task", task, ("classes", "regression"))
-        if task == "regression" and y.dtype.kind not in "biuf":
-            raise DataError(f"{name}: a regression needs numbers to predict, got texts such as {y[0]!r}")
-        return task
-    if y.dtype.kind == "f":
-        return "regression"
-    few = most is None or len(np.unique(y)) <= most
-    return "classes" if few or y.dtype.kind not in "iu" else "regression"
+    if task is None:
+        many = y.dtype.kind in "iu" and most is not None and len(np.unique(y)) > most
+        return "regression" if many or y.dtype.kind == "f" else "classes"
+    check_name("task", task, ("classes", "regression"))
+    if task == "regression" and y.dtype.kind not in "biuf":
+        raise DataError(f"{name}: a regression needs numbers to predict, got texts such as {y[0]!r}")
+    return task
 
 
 def _labels(name: str, y: Array) -> tuple[tuple[str, ...], int]:

@@ -109,7 +109,11 @@ def training_curves(runs: Sequence[Run], over: Sequence[Axis] = (), title: str =
             looks = _looks(shown)
             ends = [_curve(axis, run, x, looks[run.folder], label(run, runs)) for run in shown]
             plotting.end_labels(axis, ends)
-    plotting.note(figure, _explanation(runs))
+    words = ["line and band: mean ± std over seeds"] if any(len(run.seeds) > 1 for run in runs) else []
+    words.append("dotted: stopped, best parameters kept")
+    if any(map(paper.of, runs)):
+        words.append(f"◇ the paper, {paper.SEEDS} seeds, {paper.DEVICE}")
+    plotting.note(figure, words)
     return figure
 
 
@@ -246,14 +250,6 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
             axis.set_xlim(0, max(ends) * 1.02 or 1)
             plotting.linear_scale(axis.xaxis)
         axis.set_xlabel(x)
-
-
-def _explanation(runs: Sequence[Run]) -> list[str]:
-    parts = ["line and band: mean ± std over seeds"] if any(len(run.seeds) > 1 for run in runs) else []
-    parts.append("dotted: stopped, best parameters kept")
-    if any(paper.of(run) for run in runs):
-        parts.append(f"◇ the paper, {paper.SEEDS} seeds, {paper.DEVICE}")
-    return parts
 
 
 def _started(runs: Sequence[Run]) -> list[Run]:

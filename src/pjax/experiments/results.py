@@ -396,28 +396,25 @@ def pack(folder: str | Path) -> tuple[Path, ...]:
     and other files in the folder of a run, are left alone.
     """
     folder = Path(folder)
-    studies: dict[str, list[Path]] = {}
+    studies: dict[Path, list[Path]] = {}
     for run in (read_run(path.parent) for path in folder.rglob("config.json")):
         if run.finished:
-            studies.setdefault("quick" if run.quick else run.study or "paper", []).append(run.folder)
+            file = folder / f"{'quick' if run.quick else run.study or 'paper'}{PACKED}"
+            studies.setdefault(file, []).append(run.folder)
     if not studies:
         raise InputError(f"{folder}: no run to pack, none has ended; make some with pjax compare")
-    return tuple(_pack(folder, name, runs) for name, runs in sorted(studies.items()))
-
-
-def _pack(folder: Path, study: str, runs: list[Path]) -> Path:
-    path = folder / f"{study}{PACKED}"
-    lines = {run.folder: line for run, line in _read_packed(path)} if path.exists() else {}
-    for run in runs:
-        lines[run] = {"run": run.relative_to(folder).as_posix(), **_contents(run)}
-    write_lines(path, [lines[place] for place in sorted(lines)])
-    for run in runs:
-        for name in ("config.json", "metrics.jsonl", "results.jsonl"):  # without the first it is no run
-            (run / name).unlink(missing_ok=True)
-        while run != folder and not any(run.iterdir()):
-            run.rmdir()
-            run = run.parent
-    return path
+    for file, places in studies.items():
+        lines = {run.folder: line for run, line in _read_packed(file)} if file.exists() else {}
+        for place in places:
+            lines[place] = {"run": place.relative_to(folder).as_posix(), **_contents(place)}
+        write_lines(file, [lines[place] for place in sorted(lines)])
+        for place in places:
+            for name in ("config.json", "metrics.jsonl", "results.jsonl"):  # without the first it is no run
+                (place / name).unlink(missing_ok=True)
+            while place != folder and not any(place.iterdir()):
+                place.rmdir()
+                place = place.parent
+    return tuple(sorted(studies))
 
 
 def unpack(folder: str | Path, below: str | Path) -> None:

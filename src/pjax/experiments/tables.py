@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -375,28 +375,17 @@ def label(run: Run, runs: Iterable[Run]) -> str:
     return f"{name} (seed {run.seeds[0]})" if alone else f"{name} ({run.folder.name})"
 
 
-def method_order(name: str) -> tuple[int, list[str | int]]:
-    """What methods are sorted by: their order in the paper, and the numbers in their options."""
-    known, base = list(methods.LABELS), name.partition(":")[0]
-    parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-    return known.index(base) if base in known else len(known), parts
-
-
-def architecture_order(name: str) -> tuple[int, bool, int, str]:
-    """What architectures are sorted by: shallow before deep, plain before skip.
-
-    >>> sorted(["4x128+skip", "1x128", "4x128", "64-32"], key=architecture_order)
-    ['1x128', '64-32', '4x128', '4x128+skip']
-    """
-    body, _, rest = name.partition("+")
-    layers = re.fullmatch(r"(\d+)x\d+", body)  # or a network of one's own
-    depth = int(layers[1]) if layers else body.count("-") + 1
-    return depth, "skip" in rest, int(rest.partition("q")[2] or 0), name
-
-
 def in_order(runs: Iterable[Run]) -> list[Run]:
-    """Runs by architecture, and by method."""
-    return sorted(runs, key=lambda run: (architecture_order(run.architecture), method_order(run.method)))
+    """Runs by architecture, shallow before deep, plain before skip; and by method, as the paper has them."""
+    known = list(methods.LABELS)
+
+    def place(run: Run) -> tuple[Any, ...]:
+        base = run.method.partition(":")[0]
+        parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", run.method)]
+        method = known.index(base) if base in known else len(known), parts
+        return len(run.widths), run.skip, run.levels, run.architecture, *method
+
+    return sorted(runs, key=place)
 
 
 def spell(architecture: str) -> str:
