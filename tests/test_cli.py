@@ -3,6 +3,7 @@
 import inspect
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -268,7 +269,7 @@ class TestRuns:
         [
             (
                 {"x": np.zeros((3, 5)), "y": np.zeros(3, int)},
-                "expected inputs of shape (n, 8, 8, 1), as those of the run; got (3, 5)",
+                "expected inputs of shape (n, 8, 8, 1), as the run has; got (3, 5)",
             ),
             (
                 {"x": np.full((3, 64), np.nan), "y": np.zeros(3, int)},
@@ -279,7 +280,7 @@ class TestRuns:
                 {"x": np.zeros((3, 64)), "y": np.zeros(2, int)},
                 "inputs x of shape (3, 8, 8, 1) do not go with targets y of shape (2,)",
             ),
-            ({"x": np.zeros((3, 64)), "y": np.full(3, 12)}, "labels must be from 0 to 9, got 12 to 12"),
+            ({"x": np.zeros((3, 64)), "y": np.full(3, 12)}, "labels must be 0 to 9, got 12 to 12"),
             ({"z": np.zeros(3)}, "inputs 'x' are missing, it holds z"),
         ],
     )
@@ -354,7 +355,7 @@ class TestCompare:
         (before,) = comparing.compare(
             "small", tmp_path, quick=True, only_methods=["adam"], only_architectures=["1x8"], timed=timed
         )
-        assert (before.seconds is not None) == timed
+        assert math.isfinite(before.seconds.mean) == timed
         assert "NaN" not in (before.folder / "results.jsonl").read_text()
         assert "small 1x8-adam:" in run(
             "compare", "--preset", "small", "--quick", "--retime", "--folder", tmp_path

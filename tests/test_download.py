@@ -15,7 +15,7 @@ import pytest
 
 from pjax.errors import DownloadError
 from pjax.experiments import download
-from pjax.experiments.download import fetch, locked, on_disk
+from pjax.experiments.download import Download, File, locked, on_disk
 from pjax.tools.files import replacing
 from tests.server import serving
 
@@ -42,6 +42,10 @@ def server():
 @pytest.fixture
 def target(tmp_path):
     return tmp_path / "folder" / "file.bin"
+
+
+def fetch(urls, target, *, sha256, size, **options):
+    return Download(File(tuple(urls), sha256, size), target, **options).fetch()
 
 
 def get(server, target, body=BODY, **options):
@@ -445,9 +449,9 @@ def test_interrupting_keeps_what_has_arrived(server, target):
 def test_a_process_that_is_killed_leaves_a_part_to_continue(server, target):
     server.faults = [("stall", 200_000)]
     code = (
-        "import sys, pathlib; from pjax.experiments.download import fetch;"
-        "fetch([sys.argv[1]], pathlib.Path(sys.argv[2]), sha256=sys.argv[3], size=300_000, tries=1,"
-        " progress=lambda done, *_: done == 200_000 and print('now', flush=True))"
+        "import sys, pathlib; from pjax.experiments.download import Download, File;"
+        "Download(File((sys.argv[1],), sys.argv[3], 300_000), pathlib.Path(sys.argv[2]), tries=1,"
+        " progress=lambda done, *_: done == 200_000 and print('now', flush=True)).fetch()"
     )
     command = [sys.executable, "-c", code, server.url("file.bin"), str(target), sha(BODY)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

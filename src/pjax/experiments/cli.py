@@ -336,7 +336,7 @@ def list_runs(*, folder: Path, as_json: bool) -> None:
             methods.label(run.method),
             ", ".join(map(str, run.seeds)),
             f"{run.checks[-1].step:,}" if run.checks else "0",
-            "" if run.test is None else f"{run.test.mean:.2f}",
+            f"{run.test.mean:.2f}" if run.results else "",
             ", ".join(sorted({result.stopped for result in run.results})) or "not yet",
         )
     console.print(table)

@@ -6,17 +6,20 @@ their official sources, or which you put there yourself: ``NAME.npz`` with the a
 
 The digits, which come with the package, are the 1797 test images of "Optical Recognition of Handwritten
 Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0) as
-distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and otherwise unchanged.
+distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and otherwise unchanged, in a random
+order of which the last fifth is to test with.
 """
 
-import contextlib
+import collections
+import concurrent.futures
+import csv
 import functools
+import gzip
+import math
 import os
-import queue
 import shutil
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -27,8 +30,7 @@ import numpy.typing as npt
 
 from pjax.checks import check_name, check_whole
 from pjax.errors import DataError, InputError
-from pjax.experiments import sources as official
-from pjax.experiments.download import Progress, check_space, fetch, locked, on_disk
+from pjax.experiments.download import Download, File, Progress, check_space, locked, on_disk
 from pjax.tools.files import replacing
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -38,25 +40,93 @@ _VALIDATION = (1, 2**64 - 1)
 """The key of a random permutation is its seed and its epoch. This one is of no epoch."""
 
 
+# --- Official files, of which only those are read that have their digest ---
+
+
+def _mnist(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
+    """Four files in the IDX format, a header and bytes: images and labels to train on, and to test with."""
+    shapes = {"x_train": (-1, 28, 28), "y_train": (-1,), "x_test": (-1, 28, 28), "y_test": (-1,)}
+    blobs = [gzip.decompress(path.read_bytes()) for path in paths]
+    return {
+        key: np.frombuffer(blob, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+        for (key, shape), blob in zip(shapes.items(), blobs, strict=True)
+    }
+
+
+def _cifar10(paths: Sequence[Path], _: Progress) -> dict[str, Array]:
+    """A tar archive with five files of images to train on and one to test with (the binary version).
+
+    Each image is a byte of label and 3072 bytes of pixels, by colour, row and column.
+    """
+    batches = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
+    arrays: dict[str, Array] = {}
+    with tarfile.open(paths[0]) as archive:
+        files = {name.rpartition("/")[2]: archive.extractfile(name) for name in archive.getnames()}
+        for part, members in batches.items():
+            blob = b"".join(file.read() for name in members if (file := files[name]))
+            rows = np.frombuffer(blob, np.uint8).reshape(-1, 3073)
+            images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+            arrays |= {f"x_{part}": np.ascontiguousarray(images), f"y_{part}": rows[:, 0]}
+    return arrays
+
+
+_HIGGS_TEST = 500_000
+
+
+def _higgs(paths: Sequence[Path], progress: Progress) -> dict[str, Array]:
+    """A table: the label, then 28 numbers a line. The last lines are those to test with."""
+    (path,) = paths
+    size = path.stat().st_size
+    with path.open("rb") as packed, gzip.open(packed) as lines:
+
+        def shown() -> Iterator[bytes]:
+            for number, line in enumerate(lines):
+                if number % 50_000 == 0:
+                    progress(packed.tell(), size, f"reading {path.name}")
+                yield line
+
+        table = np.loadtxt(shown(), np.float32, delimiter=",")
+    x, y, test = table[:, 1:], table[:, 0].astype(np.uint8), _HIGGS_TEST
+    return {"x_train": x[:-test], "y_train": y[:-test], "x_test": x[-test:], "y_test": y[-test:]}
+
+
+def official_files(name: str) -> tuple[File, ...]:
+    """The files of a data set, by the list that comes with the package.
+
+    Their digests and lengths are from the checksum lists of TensorFlow Datasets
+    (``tensorflow_datasets/url_checksums``); several other projects pin the same digests.
+    """
+    text = Path(__file__).with_name("downloads.csv").read_text(encoding="utf-8")
+    lines = [line for line in csv.DictReader(text.splitlines()) if line["data"] == name]
+    return tuple(File(tuple(line["urls"].split()), line["sha256"], int(line["size"])) for line in lines)
+
+
+# --- Data sets ---
+
+
 @dataclass(frozen=True)
 class _Format:
-    """What the arrays of a data set must be."""
+    """What the arrays of a data set must be, and how they are read from its official files."""
 
     kind: Kind
-    keys: tuple[str, ...]
-    """The arrays that its file must have."""
     shape: tuple[int, ...] = ()
     """The shape of one input."""
     classes: int = 0
+    read: Any = None
+    """A function of paths and who shows progress."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The arrays that its file must have."""
+        return ("text",) if self.kind == "text" else ("x_train", "y_train", "x_test", "y_test")
 
 
-_SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _FORMATS = {
-    "digits": _Format("image", ("images", "labels"), (8, 8, 1), 10),
-    "mnist": _Format("image", _SPLIT, (28, 28, 1), 10),
-    "cifar10": _Format("image", _SPLIT, (32, 32, 3), 10),
-    "higgs": _Format("table", _SPLIT, (28,), 2),
-    "shakespeare": _Format("text", ("text",), classes=65),  # of the official text
+    "digits": _Format("image", (8, 8, 1), 10),
+    "mnist": _Format("image", (28, 28, 1), 10, _mnist),
+    "cifar10": _Format("image", (32, 32, 3), 10, _cifar10),
+    "higgs": _Format("table", (28,), 2, _higgs),
+    "shakespeare": _Format("text", (), 65, lambda paths, _: {"text": np.fromfile(paths[0], np.uint8)}),
 }
 _MOST = 3 << 30
 """So many bytes a file may unpack to: more than is published, and less than fills a memory."""
@@ -156,16 +226,9 @@ def made_up(name: str, samples: int, sequence_length: int = 64) -> tuple[Array, 
 
 
 def folder() -> Path:
-    """Where data sets are kept: ``$PJAX_DATA``, or else ``pjax`` in the user's cache."""
-    if chosen := os.environ.get("PJAX_DATA"):
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        cache = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        cache = Path.home() / "Library" / "Caches"
-    else:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "pjax"
+    """Where data sets are kept: ``$PJAX_DATA``, or else ``pjax`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("PJAX_DATA") or f"{cache}/pjax").expanduser()
 
 
 def path(name: str) -> Path:
@@ -183,8 +246,8 @@ def path(name: str) -> Path:
 def get(
     name: str,
     *,
-    progress: Progress | None = None,
-    sources: Mapping[str, official.Source] = official.OFFICIAL,
+    progress: Progress = lambda *_: None,
+    files: Sequence[File] = (),
     tries: int = 4,
 ) -> Path:
     """Download a data set from its official source, unless it is there already; gives its file.
@@ -196,40 +259,34 @@ def get(
     Args:
         name: one of `names`.
         progress: called with the bytes done, the bytes there are (or ``None``), and what is being done.
-        sources: where to get it from.
+        files: what to download, in place of the official files.
         tries: how often to try an address in a row without getting further.
 
     Raises:
         DownloadError: it could not be downloaded or written.
         DataError: the file that is there already, or one that was downloaded, is not what it should be.
     """
-    target, show = path(name), progress or (lambda *_: None)
-    if _is_there(name, target):
-        return target
-    where, parts = target.parent, target.parent / f"{name}.download"
-    with on_disk(target), locked(where / f"{name}.lock", progress=progress):
-        if _is_there(name, target):  # another process has been quicker
-            return target
-        paths = [
-            fetch(
-                file.urls,
-                parts / file.name,
-                sha256=file.sha256,
-                size=file.size,
-                progress=progress,
-                tries=tries,
-            )
-            for file in sources[name].files
-        ]
-        arrays = sources[name].read(paths, show)
-        check_space(where, sum(array.nbytes for array in arrays.values()))
-        with replacing(target, parts / f"{target.name}.tmp") as file:
-            if target.suffix == ".txt":
-                file.write(arrays["text"].tobytes())
-            else:
-                np.savez(file, allow_pickle=False, **arrays)
-        shutil.rmtree(parts, ignore_errors=True)
+    target = path(name)
+    if not target.exists():
+        with on_disk(target), locked(target.with_name(f"{name}.lock"), progress=progress):
+            if not target.exists():  # else another process has been quicker
+                _get(name, files or official_files(name), target, progress, tries)
+    _read(name, target)
     return target
+
+
+def _get(name: str, files: Sequence[File], target: Path, progress: Progress, tries: int) -> None:
+    """Make the file of a data set of those that are published, which are kept beside it until it is there."""
+    parts = target.with_name(f"{name}.download")
+    paths = [Download(file, parts / file.name, progress, tries=tries).fetch() for file in files]
+    arrays = _FORMATS[name].read(paths, progress)
+    check_space(target.parent, sum(array.nbytes for array in arrays.values()))
+    with replacing(target, parts / f"{target.name}.tmp") as out:
+        if target.suffix == ".txt":
+            out.write(arrays["text"].tobytes())
+        else:
+            np.savez(out, allow_pickle=False, **arrays)
+    shutil.rmtree(parts, ignore_errors=True)
 
 
 def load(name: str, *, sequence_length: int = 64) -> Dataset:
@@ -252,9 +309,7 @@ def load(name: str, *, sequence_length: int = 64) -> Dataset:
     check_whole("sequence_length", sequence_length, 1)
     file = path(name)
     if not file.exists():
-        raise DataError(
-            f"there is no {file}: run `pjax data get {name}`, or put {file.name} into {file.parent}"
-        )
+        raise DataError(f"there is no {file}: run `pjax data get {name}`, or put it there")
     arrays = _read(name, file)
     if _FORMATS[name].kind == "text":
         return _text(name, arrays["text"], file, sequence_length)
@@ -313,37 +368,20 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Iterator[Any]:
     [0, 3, 6, 9]
     """
     check_whole("ahead", ahead, 1)
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(ahead)
-    ended = threading.Event()
+    iterator, end = iter(batches), object()
 
-    def hand_over(more: bool, value: Any) -> None:
-        while not ended.is_set():
-            with contextlib.suppress(queue.Full):
-                ready.put((more, value), timeout=0.1)
-                return
+    def get() -> Any:
+        batch = next(iterator, end)
+        return batch if batch is end else jax.device_put(batch)
 
-    def work() -> None:
-        try:
-            for batch in batches:
-                hand_over(True, jax.device_put(batch))
-                if ended.is_set():
-                    return
-        except BaseException as error:
-            hand_over(False, error)
-        hand_over(False, None)
-
-    threading.Thread(target=work, daemon=True).start()
+    thread = concurrent.futures.ThreadPoolExecutor(1)
     try:
-        while True:
-            more, value = ready.get()
-            if more:
-                yield value
-            elif value is None:
-                return
-            else:
-                raise value
+        ready = collections.deque(thread.submit(get) for _ in range(ahead))
+        while (batch := ready.popleft().result()) is not end:
+            ready.append(thread.submit(get))
+            yield batch
     finally:
-        ended.set()
+        thread.shutdown(wait=False, cancel_futures=True)
 
 
 @functools.lru_cache(maxsize=8)  # a run asks for an epoch piece by piece
@@ -398,11 +436,6 @@ def _text(name: str, text: Array, file: Path, length: int) -> Dataset:
     return Dataset(name=name, kind="text", classes=len(points), characters=characters, **windows)
 
 
-def _is_there(name: str, file: Path) -> bool:
-    """Whether the file of a data set is there. One that cannot be used is an error."""
-    return file.exists() and bool(_read(name, file))
-
-
 def _read(name: str, file: Path) -> dict[str, Array]:
     """The arrays of a file, checked: labels as int32, tables as float32, a text as code points."""
     form = _FORMATS[name]
@@ -417,19 +450,31 @@ def _read(name: str, file: Path) -> dict[str, Array]:
             f" got {', '.join(arrays) or 'none'}. {advice}"
         )
     if form.kind == "text":
-        return {"text": _check_text(arrays["text"], file)}
-    if name == "digits":
-        return _split_digits(arrays["images"][..., None], arrays["labels"].astype(np.int32))
-    result = {}
+        return arrays
+    # A grey image may come without its axis of one channel.
+    shapes = [form.shape[:-1], form.shape] if form.shape[-1] == 1 else [form.shape]
+    kind = "uint8" if form.kind == "image" else "float"
+    wanted = f"{kind} of shape {' or '.join(str(('n', *shape)) for shape in shapes)}".replace("'", "")
     for part, least in (("train", 2), ("test", 1)):  # one to train on, one to validate with
-        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        result[f"x_{part}"] = _check_inputs(x, form, least, f"{file}: x_{part}")
-        result[f"y_{part}"] = _check_labels(y, form, len(x), f"{file}: y_{part}")
-    return result
+        x, y, where = arrays[f"x_{part}"], arrays[f"y_{part}"], f"{file}: y_{part}"
+        if x.ndim == 0 or x.shape[1:] not in shapes or len(x) < least or not x.dtype.name.startswith(kind):
+            found = f"{file}: x_{part} is {x.dtype} of shape {x.shape}"
+            raise DataError(f"{found}, expected {wanted} with at least {least} rows")
+        if y.dtype.kind not in "iu" or y.shape != (len(x),):
+            expected = f"whole numbers of shape {(len(x),)}: one label for each input"
+            raise DataError(f"{where} is {y.dtype} of shape {y.shape}, expected {expected}")
+        if y.min() < 0 or y.max() >= form.classes:
+            expected = f"expected 0 to {form.classes - 1}"
+            raise DataError(f"{where} has labels from {y.min()} to {y.max()}, {expected}")
+        if kind == "float":
+            with np.errstate(over="ignore"):
+                x = check_numbers(x.astype(np.float32, copy=False), f"{file}: x_{part}")
+        arrays |= {f"x_{part}": x.reshape(-1, *form.shape), f"y_{part}": y.astype(np.int32)}
+    return arrays
 
 
-def read_arrays(path: Path, most: int | None = None) -> dict[str, Array]:
-    """The arrays of a file ``.npz``, that of ``.npy`` as ``x``, or the bytes of ``.txt`` as ``text``.
+def read_arrays(path: Path, most: float = math.inf) -> dict[str, Array]:
+    """The arrays of a file ``.npz``, that of ``.npy`` as ``x``, or code points of ``.txt`` as ``text``.
 
     Nothing in it is executed, and it is not unpacked if it has more than so many bytes.
     """
@@ -438,45 +483,23 @@ def read_arrays(path: Path, most: int | None = None) -> dict[str, Array]:
         raise DataError(f"{path} cannot be read: {what}")
     try:
         with path.open("rb") as file:
-            if path.suffix == ".txt":
-                _check_size(path.stat().st_size, most)
-                return {"text": np.frombuffer(file.read(), np.uint8)}
-            found: Any = np.load(file, allow_pickle=False)
+            found: Any = None if path.suffix == ".txt" else np.load(file, allow_pickle=False)
             if isinstance(found, np.ndarray):
                 return {"x": found}
+            # What an archive says is the most that zipfile unpacks.
+            sizes = [member.file_size for member in found.zip.infolist()] if found else [path.stat().st_size]
+            if sum(sizes) > most:
+                raise ValueError(f"it unpacks to {sum(sizes):,} bytes, at most {most:,} are expected")
+            if found is None:
+                return {"text": np.frombuffer(file.read().decode().encode("utf-32-le"), np.uint32)}
             with found:
-                # What an archive says is the most that zipfile unpacks.
-                _check_size(sum(member.file_size for member in found.zip.infolist()), most)
                 arrays = {name: found[name] for name in found}
             if strange := [name for name, value in arrays.items() if not isinstance(value, np.ndarray)]:
                 raise ValueError(f"{strange[0]} is no array")
             return arrays
     except Exception as error:  # whatever zip and NumPy say of a file that is cut off, or something else
-        reason = str(error) or type(error).__name__
-        raise DataError(f"{path} cannot be read: expected .npy, or .npz with arrays ({reason})") from error
-
-
-def _check_size(size: int, most: int | None) -> None:
-    if most is not None and size > most:
-        raise ValueError(f"it unpacks to {size:,} bytes, at most {most:,} are expected")
-
-
-def _check_inputs(x: Array, form: _Format, least: int, where: str) -> Array:
-    # A grey image may come without its axis of one channel.
-    shapes = [form.shape[:-1], form.shape] if form.shape[-1] == 1 else [form.shape]
-    if x.ndim == 0 or x.shape[1:] not in shapes:
-        wanted = " or ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
-        raise DataError(f"{where} has shape {x.shape}, expected {wanted}")
-    if len(x) < least:
-        raise DataError(f"{where} has {len(x)} rows, expected at least {least}")
-    if form.kind == "image":
-        if x.dtype != np.uint8:
-            raise DataError(f"{where} has type {x.dtype}, expected uint8: pixels from 0 to 255")
-        return x.reshape(-1, *form.shape)
-    if x.dtype.kind != "f":
-        raise DataError(f"{where} has type {x.dtype}, expected float32")
-    with np.errstate(over="ignore"):
-        return check_numbers(x.astype(np.float32, copy=False), where)
+        reason, expected = str(error) or type(error).__name__, ".npy, .npz with arrays, or .txt in UTF-8"
+        raise DataError(f"{path} cannot be read: expected {expected} ({reason})") from error
 
 
 def check_numbers(x: Array, where: str) -> Array:
@@ -487,31 +510,3 @@ def check_numbers(x: Array, where: str) -> Array:
         row = int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(1)))
         raise DataError(f"{where} must be finite numbers, row {row} has another: leave out such rows")
     return x
-
-
-def _check_labels(y: Array, form: _Format, rows: int, where: str) -> Array:
-    if y.dtype.kind not in "iu":
-        raise DataError(f"{where} has type {y.dtype}, expected whole numbers such as uint8")
-    if y.shape != (rows,):
-        raise DataError(f"{where} has shape {y.shape}, expected {(rows,)}: one label for each input")
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= form.classes:
-        raise DataError(f"{where} has labels from {low} to {high}, expected 0 to {form.classes - 1}")
-    return y.astype(np.int32)
-
-
-def _check_text(text: Array, where: Path) -> Array:
-    """The code points of a text, from its bytes in UTF-8."""
-    try:
-        string = text.tobytes().decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where} is not in UTF-8 ({error}): store it so") from error
-    if not string:
-        raise DataError(f"{where} is empty")
-    return np.frombuffer(string.encode("utf-32-le"), np.uint32)
-
-
-def _split_digits(images: Array, labels: Array) -> dict[str, Array]:
-    order = np.random.default_rng(0).permutation(len(images))
-    parts = zip(("train", "test"), np.split(order, [len(images) * 4 // 5]), strict=True)
-    return {f"{a}_{part}": v[rows] for part, rows in parts for a, v in (("x", images), ("y", labels))}

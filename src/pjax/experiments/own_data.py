@@ -81,7 +81,7 @@ class Form:
     def from_json(cls, values: Mapping[str, Any], where: object) -> "Form":
         """From what JSON knows of one."""
         try:
-            return cls(**{name: _tuples(value) for name, value in values.items()})
+            return cls(**values)
         except TypeError as error:
             raise DataError(f"{where}: not what a run writes of its data ({error})") from None
 
@@ -89,16 +89,14 @@ class Form:
         """A data set of this form without rows."""
         x = np.zeros((0, *self.shape), self.dtype)
         y = np.zeros((0, self.outputs), np.float32) if self.task == "regression" else np.zeros(0, np.int32)
-        return _dataset(name, self, {f"{a}_{part}": v for part in _PARTS for a, v in (("x", x), ("y", y))})
+        return _dataset(name, self, dict.fromkeys(_PARTS, (x, y)))
 
     def inputs(self, x: Any, where: object) -> Array:
         """Inputs as the network sees them; rows of as many numbers are taken for the right shape."""
         x = check_numbers(np.asarray(x), f"{where}: x")
         if x.ndim < 1 or not len(x) or x[0].size != np.prod(self.shape, dtype=int):
             wanted = ", ".join(map(str, ("n", *self.shape)))
-            raise DataError(
-                f"{where}: expected inputs of shape ({wanted}), as those of the run; got {x.shape}"
-            )
+            raise DataError(f"{where}: expected inputs of shape ({wanted}), as the run has; got {x.shape}")
         if self.codes and (x.dtype.kind == "f" or x.min() < 0 or x.max() >= self.codes):
             raise DataError(f"{where}: characters must be codes from 0 to {self.codes - 1}")
         return self._standard(x.reshape(len(x), *self.shape))
@@ -126,9 +124,7 @@ class Form:
         if y.dtype.kind not in "iub":
             raise DataError(f"{where}: labels must be whole numbers, got {y.dtype}{list(y.shape)}")
         if y.size and not 0 <= y.min() <= y.max() < self.outputs:
-            raise DataError(
-                f"{where}: labels must be from 0 to {self.outputs - 1}, got {y.min()} to {y.max()}"
-            )
+            raise DataError(f"{where}: labels must be 0 to {self.outputs - 1}, got {y.min()} to {y.max()}")
         return y.astype(np.int32)
 
     def numbers(self, outputs: Array) -> Array:
@@ -264,19 +260,20 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
         targets: whether targets are wanted.
     """
     where = data if isinstance(data, str | Path) else "data"
-    if where != "data" and Path(where).suffix == ".csv":
-        if not form.columns:
-            raise DataError(f"{where}: the run's data were arrays, not a table: give .npz or .npy")
-        return _Table(Path(where)).more(form, targets)
     if where == "data":
         arrays = dict(zip("xy", data if targets else (data,), strict=False))
-    else:
+    elif Path(where).suffix != ".csv":
         arrays = read_arrays(Path(where))
-        for name, what in (("x", "inputs"), ("y", "labels"))[: 1 + targets]:
-            if name not in arrays:
-                raise DataError(
-                    f"{where}: {what} {name!r} are missing, it holds {', '.join(arrays) or 'nothing'}"
-                )
+    elif form.columns:
+        table = _Table(Path(where))
+        arrays = {"x": table.inputs(form.columns)} | ({"y": table.target(form.target)} if targets else {})
+    else:
+        raise DataError(f"{where}: the run's data were arrays, not a table: give .npz or .npy")
+    for name, what in (("x", "inputs"), ("y", "labels"))[: 1 + targets]:
+        if name not in arrays:
+            raise DataError(
+                f"{where}: {what} {name!r} are missing, it holds {', '.join(arrays) or 'nothing'}"
+            )
     x = form.inputs(arrays["x"], where)
     if not targets:
         return x, None
@@ -300,9 +297,9 @@ def _made(
     targets: bool = True,
 ) -> Dataset:
     """A data set of arrays that are split already, or not; numbers to predict are standardised, or not."""
-    split = _split(name, arrays, validation, test)
-    train, y_train = split["x_train"], split["y_train"]
-    everything = np.concatenate([split[f"y_{part}"].reshape(-1) for part in _PARTS])
+    pairs = _split(name, arrays, validation, test)
+    train, y_train = pairs["train"]
+    everything = np.concatenate([pairs[part][1].reshape(-1) for part in _PARTS])
     known: dict[str, Any] = {"task": _task(name, task, everything, _CLASSES if form.columns else None)}
     if known["task"] == "classes":
         known["labels"], known["outputs"] = _labels(name, everything)
@@ -319,67 +316,54 @@ def _made(
         known["shift"], known["scale"] = tuple(shift.tolist()), tuple(scale.tolist())
     known["dtype"] = "float32" if standardise or train.dtype.kind == "f" else "int32"
     form = dataclasses.replace(form, shape=tuple(train.shape[1:]), **known)
-    rows = {f"x_{part}": form._standard(split[f"x_{part}"]) for part in _PARTS}
-    rows |= {f"y_{part}": form.targets(split[f"y_{part}"], name) for part in _PARTS}
-    return _dataset(name, form, rows)
+    seen = {part: (form._standard(x), form.targets(y, name)) for part, (x, y) in pairs.items()}
+    return _dataset(name, form, seen)
 
 
-def _dataset(name: str, form: Form, rows: dict[str, Any]) -> Dataset:
+def _dataset(name: str, form: Form, pairs: Mapping[str, tuple[Array, Array]]) -> Dataset:
     kind: Kind = "image" if len(form.shape) == 3 else "table"
-    return Dataset(
-        name=name,
-        kind=kind,
-        classes=form.outputs if form.task == "classes" else 0,
-        form=form,
-        **rows,
-    )
+    classes = form.outputs if form.task == "classes" else 0
+    rows: dict[str, Any] = {
+        f"{a}_{part}": pair[i] for part, pair in pairs.items() for i, a in enumerate("xy")
+    }
+    return Dataset(name=name, kind=kind, classes=classes, form=form, **rows)
 
 
-def _split(name: str, arrays: dict[str, Array], validation: float, test: float | None) -> dict[str, Array]:
+def _split(
+    name: str, arrays: Mapping[str, Array], validation: float, test: float | None
+) -> dict[str, tuple[Array, Array]]:
     """Inputs and targets of all three parts."""
-    for key, share in (("validation", validation), ("test", TEST if test is None else test)):
+    tested = TEST if test is None else test
+    for setting, share in (("validation", validation), ("test", tested)):
         if not 0 < share < 1:
-            raise InputError(f"{key} must be a share of the rows, between 0 and 1; got {share}")
-    parts = [part for part in _PARTS if f"x_{part}" in arrays]
-    if not parts and "x" not in arrays:
+            raise InputError(f"{setting} must be a share of the rows, between 0 and 1; got {share}")
+    there = [part for part in _PARTS if f"x_{part}" in arrays]
+    if not there and "x" not in arrays:
         expected = "x and y, or x_train, y_train, x_test and y_test"
         raise DataError(f"{name}: expected the arrays {expected}; it holds {', '.join(arrays) or 'none'}")
-    for key in [f"x_{part}" for part in parts] or ["x"]:
-        x, y = _pair(name, arrays, key)
-        arrays[key], arrays[key.replace("x", "y", 1)] = x, y
-    if not parts:
-        arrays |= {f"{a}_train": arrays[a] for a in "xy"}
-        n = _part(arrays, "test", _TEST, TEST if test is None else test)
-        validation *= len(arrays["x"]) / max(n, 1)
-    elif "train" not in parts or "test" not in parts:
+    if there and not {"train", "test"} <= {*there}:
         raise DataError(f"{name}: beside {', '.join(arrays)} it needs x_train, y_train, x_test and y_test")
-    elif test is not None:
+    if there and test is not None:
         raise InputError(f"{name} has x_test of its own: drop test")
-    if "val" not in parts:
-        _part(arrays, "val", _VALIDATION, min(validation, 1.0))
-    found = {f"{a}_{part}": arrays[f"{a}_{part}"] for a in "xy" for part in _PARTS}
+    pairs = {part: _pair(name, arrays, f"_{part}") for part in there} or {"train": _pair(name, arrays, "")}
+    n = len(pairs["train"][0])
+    for part, key, share in (("test", _TEST, tested), ("val", _VALIDATION, validation)):
+        if part not in pairs:
+            x, y = pairs["train"]
+            chosen, rest = map(np.sort, np.split(permutation(key, len(x)), [round(n * share)]))
+            pairs |= {part: (x[chosen], y[chosen]), "train": (x[rest], y[rest])}
     for part, words in zip(_PARTS, ("to train on", "to validate with", "to test with"), strict=True):
-        if not len(found[f"x_{part}"]):
+        shapes = [pairs[p][0].shape for p in ("train", part)]
+        if not shapes[1][0]:
             raise DataError(f"{name}: no row is left {words}; give more rows, or other shares")
-        if found[f"x_{part}"].shape[1:] != found["x_train"].shape[1:]:
-            shapes = [found[f"x_{p}"].shape for p in ("train", part)]
+        if shapes[0][1:] != shapes[1][1:]:
             raise DataError(f"{name}: inputs to train on have shape {shapes[0]}, those {words} {shapes[1]}")
-    return found
+    return pairs
 
 
-def _part(arrays: dict[str, Array], part: str, key: tuple[int, int], share: float) -> int:
-    """Make another part of some of the rows to train on; how many are left."""
-    n = len(arrays["x_train"])
-    chosen, rest = map(np.sort, np.split(permutation(key, n), [round(n * share)]))
-    for a in "xy":
-        rows = arrays[f"{a}_train"]
-        arrays |= {f"{a}_{part}": rows[chosen], f"{a}_train": rows[rest]}
-    return len(rest)
-
-
-def _pair(name: str, arrays: dict[str, Array], key: str) -> tuple[Array, Array]:
+def _pair(name: str, arrays: Mapping[str, Array], end: str) -> tuple[Array, Array]:
     """Inputs and targets that go together."""
-    other = key.replace("x", "y", 1)
+    key, other = f"x{end}", f"y{end}"
     if other not in arrays:
         raise DataError(f"{name}: {other} is missing beside {key}; it holds {', '.join(arrays)}")
     x, y = check_numbers(arrays[key], f"{name}: {key}"), arrays[other]
@@ -388,23 +372,19 @@ def _pair(name: str, arrays: dict[str, Array], key: str) -> tuple[Array, Array]:
     if x.ndim == 3 and x.dtype == np.uint8:  # grey images
         x = x[..., None]
     if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
-        raise DataError(
-            f"{name}: {key} and {other} must have as many rows, got the shapes {x.shape} and {y.shape}"
-        )
+        raise DataError(f"{name}: {key} and {other} must have as many rows, got {x.shape} and {y.shape}")
     return x, y
 
 
 def _task(name: str, task: str | None, y: Array, most: int | None) -> str:
     """Whether classes are to be told apart, or numbers predicted; more different ones are no classes."""
-    if task is not None:
-        check_name("task", task, ("classes", "regression"))
-        if task == "regression" and y.dtype.kind not in "biuf":
-            raise DataError(f"{name}: a regression needs numbers to predict, got texts such as {y[0]!r}")
-        return task
-    if y.dtype.kind == "f":
-        return "regression"
-    few = most is None or len(np.unique(y)) <= most
-    return "classes" if few or y.dtype.kind not in "iu" else "regression"
+    if task is None:
+        many = y.dtype.kind in "iu" and most is not None and len(np.unique(y)) > most
+        return "regression" if many or y.dtype.kind == "f" else "classes"
+    check_name("task", task, ("classes", "regression"))
+    if task == "regression" and y.dtype.kind not in "biuf":
+        raise DataError(f"{name}: a regression needs numbers to predict, got texts such as {y[0]!r}")
+    return task
 
 
 def _labels(name: str, y: Array) -> tuple[tuple[str, ...], int]:
@@ -451,10 +431,8 @@ class _Table:
             if not row or row == [""]:
                 continue
             if len(row) != len(self.names):
-                raise DataError(
-                    f"{path}, line {reader.line_num}: {len(row)} values, expected {len(self.names)} as in "
-                    "the first line"
-                )
+                values = f"{len(row)} values, expected {len(self.names)} as in the first line"
+                raise DataError(f"{path}, line {reader.line_num}: {values}")
             rows.append([value.strip() for value in row])
             self.lines.append(reader.line_num)
         if not rows:
@@ -477,37 +455,29 @@ class _Table:
             (name, self._categories(name) if name in categorical or not self._is_numeric(name) else None)
             for name in inputs
         )
-        if "" in self.texts[target]:
-            line = self.lines[self.texts[target].index("")]
-            raise DataError(f"{self.path}, line {line}: the target {target!r} is empty: leave out such lines")
-        y = self._numbers(target) if self._is_numeric(target) else np.array(self.texts[target])
-        if all(re.fullmatch(r"[+-]?\d+", text) for text in self.texts[target]):
-            y = y.astype(np.int64)
-        return {"x": self._inputs(columns), "y": y}, columns
+        return {"x": self.inputs(columns), "y": self.target(target)}, columns
 
-    def more(self, form: Form, targets: bool) -> tuple[Array, Array | None]:
-        """Rows of a form that is known."""
-        x = form.inputs(self._inputs(form.columns), self.path)
-        if not targets:
-            return x, None
-        self._check_there(form.target)
-        texts = self.texts[form.target]
-        if form.task == "regression":
-            return x, form.targets(self._numbers(form.target), self.path)
-        return x, form.targets(np.array(texts) if form.labels else np.array(texts, np.int64), self.path)
-
-    def _check_there(self, name: str) -> None:
+    def column(self, name: str) -> list[str]:
         if name not in self.names:
-            raise DataError(
-                f"{self.path}: the column {name!r} of the run is missing; it has {some(self.names, 10)}"
-            )
+            raise DataError(f"{self.path}: the column {name!r} is missing; it has {some(self.names, 10)}")
+        return self.texts[name]
 
-    def _inputs(self, columns: Iterable[tuple[str, Sequence[str] | None]]) -> Array:
-        parts = []
-        for name, categories in columns:
-            self._check_there(name)
-            parts.append(self._numbers(name) if categories is None else self._one_hot(name, categories))
+    def inputs(self, columns: Iterable[tuple[str, Sequence[str] | None]]) -> Array:
+        """A number for each column of numbers, and 0 or 1 for each category of others."""
+        parts = [
+            self._numbers(name) if categories is None else self._one_hot(name, categories)
+            for name, categories in columns
+        ]
         return np.column_stack(parts)
+
+    def target(self, name: str) -> Array:
+        """A column of numbers, whole if all are, or of texts."""
+        texts = self.column(name)
+        if "" in texts:
+            line = self.lines[texts.index("")]
+            raise DataError(f"{self.path}, line {line}: the target {name!r} is empty: leave out such lines")
+        y = self._numbers(name) if self._is_numeric(name) else np.array(texts)
+        return y.astype(np.int64) if all(re.fullmatch(r"[+-]?\d+", text) for text in texts) else y
 
     def _is_numeric(self, name: str) -> bool:
         """Whether most entries of a column are numbers."""
@@ -515,7 +485,7 @@ class _Table:
 
     def _numbers(self, name: str) -> Array:
         """A column of numbers."""
-        texts = self.texts[name]
+        texts = self.column(name)
         if wrong := [i for i, text in enumerate(texts) if not _is_number(text)]:
             raise DataError(
                 f"{self.path}, line {self.lines[wrong[0]]}: {texts[wrong[0]]!r} in the column {name!r}, "
@@ -537,13 +507,14 @@ class _Table:
 
     def _one_hot(self, name: str, categories: Sequence[str]) -> Array:
         places = {category: i for i, category in enumerate(categories)}
-        for line, text in zip(self.lines, self.texts[name], strict=True):
+        texts = self.column(name)
+        for line, text in zip(self.lines, texts, strict=True):
             if text not in places:
                 raise DataError(
                     f"{self.path}, line {line}: {text!r} in the column {name!r} is no category of the run; "
                     f"it knows {some(list(places), 10)}"
                 )
-        return np.eye(len(places))[[places[text] for text in self.texts[name]]]
+        return np.eye(len(places))[[places[text] for text in texts]]
 
 
 def _is_number(text: str) -> bool:
@@ -555,8 +526,3 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def _tuples(value: Any) -> Any:
-    """Lists of JSON as tuples, at any depth."""
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value

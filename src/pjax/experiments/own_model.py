@@ -14,7 +14,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,11 @@ import jax
 import jax.numpy as jnp
 
 from pjax import nn
+from pjax.checks import some
 from pjax.errors import InputError
 from pjax.experiments.own_data import GIVEN
 
 _ARGUMENTS = ("inputs", "outputs", "key")
-_FRAMEWORKS = ("flax.linen", "flax.nnx", "equinox")
-"""Packages of models: if nobody has imported one, nobody has made anything of it."""
 
 
 def is_own(name: str) -> bool:
@@ -70,9 +69,7 @@ def find(name: str) -> Any:
         ) from None
     if not hasattr(found, attribute):
         there = [one for one in vars(found) if not one.startswith("_")]
-        raise InputError(
-            f"model {name}: {module} has no {attribute!r}, it has {', '.join(there) or 'nothing'}"
-        )
+        raise InputError(f"model {name}: {module} has no {attribute!r}, it has {some(there, 20)}")
     return getattr(found, attribute)
 
 
@@ -115,23 +112,28 @@ def _builder(
     source: Any, x: jax.ShapeDtypeStruct, outputs: tuple[int, ...], name: str
 ) -> tuple[Callable[[jax.Array], Any], bool]:
     """A function of a key, and whether it looks at it."""
-    found = [package.Module for package in map(sys.modules.get, _FRAMEWORKS) if package is not None]
-    if not callable(source) or isinstance(source, (nn.Module, *found)):
+    if not callable(source) or isinstance(source, nn.Module) or _framework(source):
         return lambda _: source, False
     wanted = inspect.signature(source).parameters
-    known: dict[str, Any] = {"inputs": tuple(x.shape[1:]), "outputs": outputs[-1]}
-    required = [one.name for one in wanted.values() if one.default is one.empty and one.kind not in _REST]
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [one.name for one in wanted.values() if one.default is one.empty and one.kind not in rest]
     if stray := [one for one in required if one not in _ARGUMENTS]:
         raise InputError(
             f"model {name}: can be called with {', '.join(_ARGUMENTS)}, of which it may name some; it wants "
             f"{', '.join(stray)} too"
         )
-    given = {one: value for one, value in known.items() if one in wanted}
-    keyed = "key" in wanted
-    return (lambda key: source(**given, **({"key": key} if keyed else {}))), keyed
+
+    def build(key: jax.Array) -> Any:
+        known = dict(zip(_ARGUMENTS, (tuple(x.shape[1:]), outputs[-1], key), strict=True))
+        return source(**{one: value for one, value in known.items() if one in wanted})
+
+    return build, "key" in wanted
 
 
-_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+def _framework(model: Any) -> Any:
+    """The package whose module something is; if nobody has imported one, nobody has made anything of it."""
+    known = map(sys.modules.get, ("flax.linen", "flax.nnx", "equinox"))
+    return next((package for package in known if package and isinstance(model, package.Module)), None)
 
 
 def _adapted(
@@ -142,50 +144,36 @@ def _adapted(
         return Model(first.init, first.apply)
     if isinstance(first, tuple) and len(first) == 2 and all(map(callable, first)):
         return Model(*first)
-    linen, *others = map(sys.modules.get, _FRAMEWORKS)
-    if linen is not None and isinstance(first, linen.Module):
-        return _of_linen(first, x, name)
-    for package, adapt in zip(others, (_of_nnx, _of_equinox), strict=True):
-        if package is not None and isinstance(first, package.Module):
-            if not keyed:
-                raise InputError(
-                    f"model {name}: holds its initial values, which a seed must decide: give a function "
-                    "that makes it from a key, def make(inputs, outputs, key)"
-                )
-            return adapt(package, first, build, name)
-    raise InputError(
-        f"model {name}: expected a module of Flax, Equinox or pjax.nn, or two functions (init, apply); got "
-        f"{type(first).__name__}"
-    )
+    if (package := _framework(first)) is None:
+        raise InputError(
+            f"model {name}: expected a module of Flax, Equinox or pjax.nn, or two functions (init, apply); "
+            f"got {type(first).__name__}"
+        )
+    if package.__name__ == "flax.linen":
 
+        def init(key: jax.Array) -> Any:
+            variables = first.init(key, jnp.zeros(x.shape, x.dtype))
+            _refuse_state(set(variables) - {"params"}, name)
+            return variables.get("params", {})
 
-def _of_linen(module: Any, x: jax.ShapeDtypeStruct, name: str) -> Model:
-    def init(key: jax.Array) -> Any:
-        variables = module.init(key, jnp.zeros(x.shape, x.dtype))
-        _refuse_state(set(variables) - {"params"}, name)
-        return variables["params"] if isinstance(variables, Mapping) and "params" in variables else {}
-
-    return Model(init, lambda params, x: module.apply({"params": params}, x))
-
-
-def _of_nnx(nnx: Any, first: Any, build: Callable[[jax.Array], Any], name: str) -> Model:
-    graph, _, rest = nnx.split(first, nnx.Param, ...)
-    _refuse_state({type(leaf).__name__ for leaf in jax.tree.leaves(rest, is_leaf=_is_variable)}, name)
+        return Model(init, lambda params, x: first.apply({"params": params}, x))
+    if not keyed:
+        raise InputError(
+            f"model {name}: holds its initial values, which a seed must decide: give a function that makes "
+            "it from a key, def make(inputs, outputs, key)"
+        )
+    if package.__name__ == "equinox":
+        static = package.partition(first, package.is_inexact_array)[1]
+        return Model(
+            lambda key: package.filter(build(key), package.is_inexact_array),
+            lambda params, x: jax.vmap(package.combine(params, static))(x),
+        )
+    graph, _, rest = package.split(first, package.Param, ...)
+    found = jax.tree.leaves(rest, is_leaf=lambda leaf: hasattr(leaf, "get_value") or hasattr(leaf, "value"))
+    _refuse_state({type(leaf).__name__ for leaf in found}, name)
     return Model(
-        lambda key: nnx.split(build(key), nnx.Param, ...)[1],
-        lambda params, x: nnx.merge(graph, params, rest)(x),
-    )
-
-
-def _is_variable(leaf: Any) -> bool:
-    return hasattr(leaf, "get_value") or hasattr(leaf, "value")
-
-
-def _of_equinox(equinox: Any, first: Any, build: Callable[[jax.Array], Any], _: str) -> Model:
-    static = equinox.partition(first, equinox.is_inexact_array)[1]
-    return Model(
-        lambda key: equinox.filter(build(key), equinox.is_inexact_array),
-        lambda params, x: jax.vmap(equinox.combine(params, static))(x),
+        lambda key: package.split(build(key), package.Param, ...)[1],
+        lambda params, x: package.merge(graph, params, rest)(x),
     )
 
 

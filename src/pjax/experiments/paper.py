@@ -9,8 +9,8 @@ import csv
 import dataclasses
 import functools
 import importlib.resources
+import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from pjax.experiments import methods
 from pjax.experiments.config import parse_widths
@@ -96,23 +96,24 @@ def found(runs: Iterable[Run]) -> dict[Row, Run]:
 
 def missing(runs: Sequence[Run]) -> list[Run]:
     """Where runs of one network stand for rows of the paper: a run without results for each other row."""
-    there, network = {of(run) for run in runs}, (runs[0].data, runs[0].model)
-    absent = []
+    there, absent = {of(run) for run in runs}, []
     for row in rows() if found(runs) else ():
-        if (row.data, row.model) == network and row not in there:
-            widths, skip, _ = parse_widths(row.architecture)
-            about = {"data": row.data, "model": row.model, "method": row.method, "seeds": []}
-            absent.append(Run(Path(row.method), about | {"widths": widths, "skip": skip}, (), ()))
+        if (row.data, row.model) == (runs[0].data, runs[0].model) and row not in there:
+            widths, skip, levels = parse_widths(row.architecture)
+            empty = dataclasses.replace(runs[0], seeds=(), checks=(), results=())
+            absent.append(
+                dataclasses.replace(empty, method=row.method, widths=widths, skip=skip, levels=levels)
+            )
     return absent
 
 
-def difference(run: Run) -> float | None:
-    """Test accuracy minus the paper's, in points, as exact as the paper prints it."""
+def difference(run: Run) -> float:
+    """Test accuracy minus the paper's, in points, as exact as the paper prints it, or NaN."""
     row = of(run)
-    return None if row is None or run.test is None else round(run.test.mean - row.test.mean, 1)
+    return round(run.test.mean - row.test.mean, 1) if row else math.nan
 
 
-def best_projection(run: Run) -> float | None:
-    """The test accuracy of the best of the paper's projection methods on a run's network."""
+def best_projection(run: Run) -> float:
+    """The test accuracy of the best of the paper's projection methods on a run's network, or NaN."""
     printed = [lookup(run.data, run.model, run.architecture, name) for name in PROJECTIONS]
-    return max((row.test.mean for row in printed if row is not None), default=None)
+    return max((row.test.mean for row in printed if row is not None), default=math.nan)

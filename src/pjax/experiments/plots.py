@@ -17,22 +17,9 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments import methods, paper
 from pjax.experiments.config import sent as bytes_sent
-from pjax.experiments.results import Run, Spread, per_seed, read_run
+from pjax.experiments.results import Run, per_seed, read_run
 from pjax.experiments.tables import about, describe, in_order, label, number, spell
-from pjax.tools.plotting import (
-    Label,
-    accuracy_scale,
-    band,
-    decades,
-    end_labels,
-    linear_scale,
-    note,
-    panels,
-    shade,
-    styled,
-    thin,
-)
-from pjax.tools.plotting import save as save
+from pjax.tools import plotting
 
 Axis = Literal["steps", "seconds"]
 
@@ -66,9 +53,9 @@ class Look:
         width = 2.8 if self.strong else 1.9
         return {"color": self.colour, "lw": width, "ls": style, "zorder": 4 if self.strong else 3}
 
-    def label(self, text: str, end: float) -> Label:
+    def label(self, text: str, end: float) -> plotting.Label:
         """What stands at the end of the line."""
-        return Label(end, f"{text} {end:.1f}", self.colour, self.strong)
+        return plotting.Label(end, f"{text} {end:.1f}", self.colour, self.strong)
 
 
 def look(method: str) -> Look:
@@ -90,14 +77,14 @@ def _networks(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def _by_network(runs: Sequence[Run], title: str, **options: Any) -> tuple[Any, list[tuple[Any, list[Run]]]]:
     """A figure with a panel for each network, in each row: its axes, and its runs."""
     found, head = _networks(runs), f"{describe(runs)}: {title}"
-    figure, axes = panels(len(found), head, about(runs), titles=list(found), **options)
+    figure, axes = plotting.panels(len(found), head, about(runs), titles=list(found), **options)
     return figure, list(zip(axes, itertools.cycle(found.values()), strict=False))
 
 
 # --- Training curves ---
 
 
-@styled
+@plotting.styled
 def training_curves(runs: Sequence[Run], over: Sequence[Axis] = (), title: str = "") -> Any:
     """Test accuracy over steps and, below, if all were timed, over seconds: a panel per network.
 
@@ -120,51 +107,25 @@ def training_curves(runs: Sequence[Run], over: Sequence[Axis] = (), title: str =
         _scales([axis for axis, _ in row], runs, x)
         for axis, shown in row:
             looks = _looks(shown)
-            end_labels(axis, [_curve(axis, run, x, looks[run.folder], label(run, runs)) for run in shown])
-    note(figure, _explanation(runs))
+            ends = [_curve(axis, run, x, looks[run.folder], label(run, runs)) for run in shown]
+            plotting.end_labels(axis, ends)
+    words = ["line and band: mean ± std over seeds"] if any(len(run.seeds) > 1 for run in runs) else []
+    words.append("dotted: stopped, best parameters kept")
+    if any(map(paper.of, runs)):
+        words.append(f"◇ the paper, {paper.SEEDS} seeds, {paper.DEVICE}")
+    plotting.note(figure, words)
     return figure
 
 
-def depth_and_skip(runs: Sequence[Run]) -> Any:
-    """The paper's figure of the impact of depth and skip connections: test accuracy over steps."""
-    return training_curves(runs, ("steps",), "impact of depth and skip connections")
-
-
-@styled
-def accuracy_over_depth(runs: Sequence[Run]) -> Any:
-    """Test accuracy over the number of layers, a line for each method."""
-    lines: dict[str, list[tuple[int, float, float]]] = {}
-    for run, test in _ended(in_order(runs)):
-        lines.setdefault(run.method, []).append((len(run.config["widths"]), test.mean, test.std))
-    figure, (axis,) = panels(1, f"{describe(runs)}: test accuracy over depth", about(runs), width=11.0)
-    drawn = {method: np.array(line).T for method, line in lines.items()}
-    depths, means, _ = np.concatenate(list(drawn.values()), axis=1)
-    accuracy_scale(axis, means, "test accuracy (%)")
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(ticks := np.unique(depths), [f"{depth:.0f}" for depth in ticks])
-    axis.minorticks_off()
-    axis.set_xlabel("layers")
-    for method, (where, mean, std) in drawn.items():
-        axis.plot(where, mean, marker="o", **look(method).line)
-        band(axis, where, mean, std, look(method).colour)
-    end_labels(
-        axis, [look(method).label(methods.label(method), mean[-1]) for method, (_, mean, _) in drawn.items()]
-    )
-    note(figure, ["line and band: mean ± std over seeds"])
-    return figure
-
-
-@styled
+@plotting.styled
 def accuracies(runs: Sequence[Run]) -> Any:
-    """Test accuracy of every run of a study: a line with a point for each, grouped by network."""
-    tests = {run.folder: test for run, test in _ended(runs)}
-    runs = [run for run in runs if run.folder in tests]
+    """Test accuracy of every run of a study, all with results: a line with a point, grouped by network."""
     networks = _networks(runs)
     height = 2.8 + 0.36 * (len(runs) + len(networks))
-    figure, (axis,) = panels(
+    figure, (axis,) = plotting.panels(
         1, f"{describe(runs)}: test accuracy", about(runs), width=13.0, height=height, share=False
     )
-    low = 10 * math.floor((min(test.mean - test.std for test in tests.values()) - 1) / 10)
+    low = 10 * math.floor((min(run.test.mean - run.test.std for run in runs) - 1) / 10)
     labels = {run.folder: label(run, runs) for run in runs}
     width = max([len(label) for label in labels.values()] + [1.6 * len(name) for name in networks])
     share = min(width / 140 + 0.03, 0.7)  # of the figure, for the names: 140 characters would fill it
@@ -176,8 +137,8 @@ def accuracies(runs: Sequence[Run]) -> Any:
         axis.annotate(name, (low, place), **to_the_left, fontweight="bold")
         for run in shown:
             place += 1
-            test, colour = tests[run.folder], look(run.method).colour
-            axis.errorbar(test.mean, place, xerr=test.std, color=colour, fmt="o", ms=8, lw=2.5)
+            test, how = run.test, {"color": look(run.method).colour, "fmt": "o", "ms": 8, "lw": 2.5}
+            axis.errorbar(test.mean, place, xerr=test.std, **how)
             axis.annotate(labels[run.folder], (low, place), **to_the_left, fontsize=12)
             at, beside = (test.mean + test.std, place), {"textcoords": "offset points", "va": "center"}
             axis.annotate(f"{test.mean:.1f}", at, (9, 0), **beside, fontsize=12)
@@ -190,7 +151,7 @@ def accuracies(runs: Sequence[Run]) -> Any:
     return figure
 
 
-@styled
+@plotting.styled
 def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
     """Test accuracy over what each device has sent: a line for each method and number of exchanges.
 
@@ -202,14 +163,14 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
     for run in runs:
         rates[run.folder], sent = bytes_sent(run)
         steps, mean, _ = curve(run)
-        lines[run.folder] = steps / int(run.config["steps_per_batch"]) * sent / 1e6, mean
+        lines[run.folder] = steps / run.steps_per_batch * sent / 1e6, mean
     for axis, shown in found:
         all_means = np.concatenate([mean for _, mean in lines.values()])
-        accuracy_scale(axis, all_means, "test accuracy (%)" if axis is figure.axes[0] else "")
+        plotting.accuracy_scale(axis, all_means, "test accuracy (%)" if axis is figure.axes[0] else "")
         axis.set_xscale("log")
         own = [lines[run.folder][0] for run in shown]
         axis.set_xlim(min(where[0] for where in own) / 1.3, max(where[-1] for where in own) * 1.3)
-        decades(axis.xaxis, *axis.get_xlim())
+        plotting.decades(axis.xaxis, *axis.get_xlim())
         axis.set_xlabel("MB sent by each device")
         best: dict[str, float] = {}
         for run in sorted(shown, key=lambda run: rates[run.folder]):
@@ -224,18 +185,26 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
             axis.plot(where[-1:], mean[-1:], "o", ms=7, **how)
             above = {"xytext": (0, 9 if forwards else -19), "textcoords": "offset points", "ha": "center"}
             axis.annotate(str(rate), (where[-1], mean[-1]), color=colour, fontsize=11, **above)
-        end_labels(axis, [look(base).label(methods.label(base), end) for base, end in best.items()])
-    note(figure, ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"])
+        plotting.end_labels(axis, [look(base).label(methods.label(base), end) for base, end in best.items()])
+    words = ["at the ends: exchanges for each batch", "dashed: backpropagation", "right: the best"]
+    plotting.note(figure, words)
     return figure
 
 
-def curve(run: Run, x: Axis = "steps") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps or seconds, and mean and standard deviation of the test accuracy over seeds, at each check."""
-    steps = np.array([check.step for check in run.checks])
-    last = max(result.last_step for result in run.results) if run.finished else steps[-1]
-    where = steps if x == "steps" else np.array([check.seconds for check in run.checks])
-    keep, test = steps <= last, per_seed(run, "test")
-    return where[keep].astype(np.float64), test[keep].mean(axis=1), test[keep].std(axis=1)
+def curve(run: Run, x: Axis = "steps", metric: str = "test") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps or seconds, and mean and standard deviation of a metric over seeds, at each check."""
+    where = np.array([check.step if x == "steps" else check.seconds for check in run.checks], float)
+    values = per_seed(run, metric)
+    return where, values.mean(axis=1), values.std(axis=1)
+
+
+def _line(axis: Any, points: tuple[np.ndarray, ...], how: Look, banded: bool) -> tuple[float, float]:
+    """Draw a mean, with a band of one deviation around it; where it ends."""
+    where, mean, std = plotting.thin(*points)
+    axis.plot(where, mean, **how.line)
+    if banded:
+        axis.fill_between(where, mean - std, mean + std, color=how.colour, alpha=0.16, lw=0, zorder=2)
+    return float(where[-1]), float(mean[-1])
 
 
 def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
@@ -244,26 +213,21 @@ def _looks(runs: Sequence[Run]) -> dict[Path, Look]:
     for run in runs:
         alike.setdefault(look(run.method), []).append(run)
     return {
-        run.folder: dataclasses.replace(how, colour=shade(how.colour, place, len(same)))
+        run.folder: dataclasses.replace(how, colour=plotting.shade(how.colour, place, len(same)))
         for how, same in alike.items()
         for place, run in enumerate(same)
     }
 
 
-def _curve(axis: Any, run: Run, x: Axis, how: Look, name: str) -> Label:
+def _curve(axis: Any, run: Run, x: Axis, how: Look, name: str) -> plotting.Label:
     """Draw a run's line, and return its label."""
-    where, mean, std = thin(*curve(run, x))
-    end = run.test.mean if run.test is not None and run.finished else float(mean[-1])
-    axis.plot(where, mean, **how.line)
-    if len(run.seeds) > 1:
-        band(axis, where, mean, std, how.colour)
+    last, mean = _line(axis, curve(run, x), how, len(run.seeds) > 1)
+    end = run.test.mean if run.finished else mean
     # From the last check to the best parameters, and on to the label.
-    last = float(where[-1])
-    axis.plot([last, last], [mean[-1], end], color=how.colour, lw=1.3, zorder=3)
+    axis.plot([last, last], [mean, end], color=how.colour, lw=1.3, zorder=3)
     axis.plot([last], [end], "o", color=how.colour, ms=5.5 if how.strong else 4.5, zorder=5)
     axis.plot([last, axis.get_xlim()[1]], [end, end], ":", color=how.colour, lw=1.3, alpha=0.6, zorder=2)
-    row = paper.of(run)
-    if row is not None:
+    if row := paper.of(run):
         at_the_edge = {"transform": axis.get_yaxis_transform(), "clip_on": False, "zorder": 6}
         axis.plot([1.0], [row.test.mean], "D", ms=6.5, mfc="white", mec=how.colour, mew=1.6, **at_the_edge)
     return how.label(name, end)
@@ -277,23 +241,15 @@ def _scales(axes: Sequence[Any], runs: Sequence[Run], x: Axis) -> None:
     printed = [row.test.mean for run in runs if (row := paper.of(run)) is not None]
     accuracies = np.concatenate([*(mean for _, mean, _ in lines), printed])
     for axis in axes:
-        accuracy_scale(axis, accuracies, "" if axis is not axes[0] else f"test {runs[0].score} (%)")
+        plotting.accuracy_scale(axis, accuracies, "" if axis is not axes[0] else f"test {runs[0].score} (%)")
         if starts and max(ends) > 4 * min(ends):
             axis.set_xscale("log", nonpositive="mask")
             axis.set_xlim(min(starts) * 0.9, max(ends) * 1.12)
-            decades(axis.xaxis, *axis.get_xlim())
+            plotting.decades(axis.xaxis, *axis.get_xlim())
         else:
             axis.set_xlim(0, max(ends) * 1.02 or 1)
-            linear_scale(axis.xaxis)
+            plotting.linear_scale(axis.xaxis)
         axis.set_xlabel(x)
-
-
-def _explanation(runs: Sequence[Run]) -> list[str]:
-    parts = ["line and band: mean ± std over seeds"] if any(len(run.seeds) > 1 for run in runs) else []
-    parts.append("dotted: stopped, best parameters kept")
-    if any(paper.of(run) for run in runs):
-        parts.append(f"◇ the paper, {paper.SEEDS} seeds, {paper.DEVICE}")
-    return parts
 
 
 def _started(runs: Sequence[Run]) -> list[Run]:
@@ -303,58 +259,43 @@ def _started(runs: Sequence[Run]) -> list[Run]:
     return started
 
 
-def _ended(runs: Sequence[Run]) -> list[tuple[Run, Spread]]:
-    """The runs that came to something, with their test accuracies."""
-    ended = [(run, run.test) for run in runs if run.test is not None]
-    if not ended:
-        raise InputError("no run has ended yet: nothing to plot")
-    return ended
-
-
 # --- One run ---
 
 
-@styled
+@plotting.styled
 def single_run(run: Run) -> Any:
     """Loss and accuracies of one run over its steps."""
-    if not run.checks:
-        raise InputError(f"{run.folder}: the run has no check yet: nothing to plot")
-    how = look(run.method)
+    _started([run])
+    how, quiet = look(run.method), Look("#8b9298", strong=False, dashed=False)
     name, _, options = methods.label(run.method).partition(", ")
     model, _, data = describe([run]).partition(" ")
     shown = spell(run.architecture)
     title = f"{name}: {model} {'' if shown == model else f'{shown} '}{data}"
     below = f"{options}  ·  {about([run])}" if options else about([run])
-    figure, (left, right) = panels(2, title, below, titles=["Loss", run.score.capitalize()], share=False)
-    steps = np.array([check.step for check in run.checks], dtype=np.float64)
+    titles = ["Loss", run.score.capitalize()]
+    figure, (left, right) = plotting.panels(2, title, below, titles=titles, share=False)
+    loss, test, validation = (curve(run, "steps", name) for name in ("loss", "test", "validation"))
     for axis in (left, right):
-        axis.set_xlim(0, steps[-1] * 1.02 or 1)
+        axis.set_xlim(0, run.checks[-1].step * 1.02 or 1)
         axis.set_xlabel("steps")
-        linear_scale(axis.xaxis)
-    loss, test, validation = (per_seed(run, name) for name in ("loss", "test", "validation"))
-    _mean_and_band(left, steps, loss, how)
-    seen = loss[np.isfinite(loss)]
+        plotting.linear_scale(axis.xaxis)
+    several = len(run.seeds) > 1
+    _line(left, loss, how, several and how.strong)
+    seen = loss[1][np.isfinite(loss[1])]
     if seen.size and seen.min() > 0 and seen.max() > 20 * seen.min():
         left.set_yscale("log")
-        decades(left.yaxis, seen.min(), seen.max())
-    accuracy_scale(right, np.concatenate([test.ravel(), validation.ravel()]), f"{run.score} (%)")
-    quiet = Look("#8b9298", strong=False, dashed=False)
-    beside = quiet.label("validation", _mean_and_band(right, steps, validation, quiet))
-    end_labels(right, [beside, how.label("test", _mean_and_band(right, steps, test, how))])
-    if run.test is not None:
+        plotting.decades(left.yaxis, seen.min(), seen.max())
+    plotting.accuracy_scale(right, np.concatenate([test[1], validation[1]]), f"{run.score} (%)")
+    beside = quiet.label("validation", _line(right, validation, quiet, False)[1])
+    own = how.label("test", _line(right, test, how, several and how.strong)[1])
+    plotting.end_labels(right, [beside, own])
+    if run.results:
         best = f"{number(run.test, 1, alone=len(run.results) == 1)} %"
-        note(figure, [f"test {run.score} of the parameters with the best validation {run.score}: {best}"])
+        words = f"test {run.score} of the parameters with the best validation {run.score}"
+        plotting.note(figure, [f"{words}: {best}"])
     return figure
 
 
 def plot_run(folder: str | Path, formats: Sequence[str] = ("png",)) -> Path:
     """Write the figure of a run into its folder, and return the path of the first format."""
-    return save(single_run(read_run(folder)), Path(folder) / "run", formats)[0]
-
-
-def _mean_and_band(axis: Any, steps: np.ndarray, values: np.ndarray, how: Look) -> float:
-    steps, mean, std = thin(steps, values.mean(axis=1), values.std(axis=1))
-    axis.plot(steps, mean, **how.line)
-    if values.shape[1] > 1 and how.strong:
-        band(axis, steps, mean, std, how.colour)
-    return float(mean[-1])
+    return plotting.save(single_run(read_run(folder)), Path(folder) / "run", formats)[0]

@@ -4,6 +4,7 @@ All runs below a folder are read and grouped into tables: a data set, a network,
 a table says of itself (seeds, steps, batches, what did not finish) is what its runs say.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pjax.experiments.results import Run, plain, read_runs
 from pjax.experiments.tables import STUDIES, TIMED, Table, in_order, markdown
 from pjax.experiments.tables import summary as summary
 from pjax.tools.files import write_atomically
-from pjax.tools.plotting import FORMATS, module, save
+from pjax.tools.plotting import save
 
 
 def report(
@@ -28,9 +29,6 @@ def report(
         out: where to write ``report.md`` and ``figures``; by default into the folder itself.
         plots: formats of the plots, some of ``"png"`` and ``"svg"``; without any, matplotlib is not needed.
     """
-    for name in plots:
-        if name not in FORMATS:
-            raise InputError(f"plots are written as {', '.join(FORMATS)}; got {name!r}")
     folder, out = Path(folder), Path(folder if out is None else out)
     tables = group(read_runs(folder))
     if not tables:
@@ -38,7 +36,6 @@ def report(
     files: list[Path] = []
     links: dict[str, list[Path]] = {}
     for table, name, draw, runs in _figures(tables) if plots else ():
-        module("matplotlib")
         if started := [run for run in runs if run.checks]:
             made = save(draw(started), out / "figures" / name, plots)
             files += made
@@ -57,8 +54,8 @@ def group(runs: Iterable[Run]) -> list[Table]:
     def key(run: Run) -> tuple[Any, ...]:
         network = place(("mlp", "cnn", "rnn"), run.model), place(paper.DATA_LABELS, run.data)
         parent = run.folder.parent.as_posix()
-        predicted = str(run.config.get("target", "")), run.score
-        return place(("", *STUDIES), run.study), run.quick, *network, *predicted, run.device, parent
+        about = run.target, run.score, run.device, parent
+        return place(("", *STUDIES), run.study), run.quick, *network, *about
 
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
@@ -84,11 +81,11 @@ def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list
     for table in tables:
         together.setdefault(table.figure, []).append(table)
     for name, members in together.items():
-        study, last = members[0].study, members[-1].name
-        runs = [run for table in members for run in table.runs]
+        last, runs = members[-1].name, [run for table in members for run in table.runs]
+        study = runs[0].study
         if study and study not in TIMED:
-            own = {"exchanges": drawing.accuracy_over_bytes, "depth": drawing.accuracy_over_depth}
-            yield last, name, own.get(study, drawing.accuracies), [run for run in runs if run.results]
+            own = drawing.accuracy_over_bytes if study == "exchanges" else drawing.accuracies
+            yield last, name, own, [run for run in runs if run.results]
             continue
         # With the exact proximal operator, where a method was run with both.
         present = {run.method for run in runs}
@@ -96,4 +93,6 @@ def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list
         yield last, name, drawing.training_curves, runs
         if name == "mlp-mnist" and len([run for run in runs if run.method == "dr"]) > 1:
             shown = [run for run in runs if run.method in ("dr", "sgd", "adam")]
-            yield last, "depth-and-skip", drawing.depth_and_skip, shown
+            title = "impact of depth and skip connections"
+            draw = functools.partial(drawing.training_curves, over=("steps",), title=title)
+            yield last, "depth-and-skip", draw, shown

@@ -18,9 +18,10 @@ import dataclasses
 import json
 import math
 import os
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -29,15 +30,6 @@ from pjax.tools.files import write_atomically
 from pjax.tools.trees import parse
 
 # --- Metrics, as the paper defines them ---
-
-
-def best_check(validation: Sequence[float]) -> int:
-    """The index of the check with the best validation accuracy; the first of several that are equal.
-
-    >>> best_check([90.0, 92.0, 91.0, 92.0])
-    1
-    """
-    return int(np.argmax(validation))
 
 
 def check_at_fraction(validation: Sequence[float], fraction: float = 0.99) -> int:
@@ -56,7 +48,7 @@ def should_stop(validation: Sequence[float], patience: int = 5) -> bool:
     >>> should_stop([90.0, 95.0, 94.0, 95.0], 2), should_stop([90.0, 95.0, 94.0, 95.1], 2)
     (True, False)
     """
-    return len(validation) > 0 and len(validation) - 1 - best_check(validation) >= patience
+    return len(validation) > 0 and bool(len(validation) - 1 - np.argmax(validation) >= patience)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +74,7 @@ class SeedResult:
 
     def as_json(self) -> dict[str, Any]:
         """Its line in ``results.jsonl``."""
-        line = dataclasses.asdict(self)
-        return line | {name: None for name in _TIMES if math.isnan(line[name])}
+        return {name: None if value != value else value for name, value in dataclasses.asdict(self).items()}
 
 
 def summarise(
@@ -97,7 +88,7 @@ def summarise(
     stopped: str,
 ) -> SeedResult:
     """The metrics of one seed from one value per check, up to and including the check it stopped at."""
-    best, reached = best_check(validation), check_at_fraction(validation)
+    best, reached = int(np.argmax(validation)), check_at_fraction(validation)
     return SeedResult(
         seed=int(seed),
         test=float(test[best]),
@@ -173,56 +164,43 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run's folder."""
+    """A run's folder, and those of its settings that tables and plots look at."""
 
     folder: Path
     config: Mapping[str, Any]
     checks: tuple[Check, ...]
     results: tuple[SeedResult, ...]
-
-    @property
-    def data(self) -> str:
-        return str(self.config["data"])
-
-    @property
-    def model(self) -> str:
-        return str(self.config["model"])
-
-    @property
-    def method(self) -> str:
-        return str(self.config["method"])
+    data: str
+    model: str
+    method: str
+    widths: tuple[int, ...]
+    skip: bool
+    seeds: tuple[int, ...]
+    batch_size: int
+    steps_per_batch: int
+    max_steps: int
+    check_every: int
+    patience: int
+    levels: int = 0
+    task: str = "classes"
+    target: str = ""
+    quick: bool = False
+    study: str = ""
+    device: str = "unknown device"
 
     @property
     def architecture(self) -> str:
-        written = architecture(self.config["widths"], self.config["skip"], self.config.get("levels", 0))
-        return written or plain(self.model)
+        return architecture(self.widths, self.skip, self.levels) or plain(self.model)
 
     @property
     def name(self) -> str:
         """Data, model and architecture."""
-        named = dict.fromkeys((plain(self.data), plain(self.model), self.architecture))
-        return " ".join(named)
+        return " ".join(dict.fromkeys((plain(self.data), plain(self.model), self.architecture)))
 
     @property
     def score(self) -> str:
         """What validation and test are, in percent: accuracies or, of a regression, explained variance."""
-        return "R²" if self.config.get("task") == "regression" else "accuracy"
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(self.config["seeds"])
-
-    @property
-    def quick(self) -> bool:
-        return bool(self.config.get("quick", False))
-
-    @property
-    def study(self) -> str:
-        return str(self.config.get("study", ""))
-
-    @property
-    def device(self) -> str:
-        return str(self.config.get("device", "unknown device"))
+        return "R²" if self.task == "regression" else "accuracy"
 
     @property
     def finished(self) -> bool:
@@ -234,33 +212,15 @@ class Run:
         """Whether the loss of a seed was not finite."""
         return any(r.stopped == "diverged" for r in self.results)
 
-    @property
-    def test(self) -> Spread | None:
-        """Test accuracy in percent. None, as all of these, where no seed has finished."""
-        return self._spread("test")
+    # What `SeedResult` has of each seed; NaN where none has finished, or a run was not timed.
+    test = property(lambda run: run._spread("test"))
+    train = property(lambda run: run._spread("train"))
+    seconds = property(lambda run: run._spread("seconds"))
+    ms_per_step = property(lambda run: run._spread("ms_per_step"))
+    steps_k = property(lambda run: run._spread("steps", 1000))
 
-    @property
-    def train(self) -> Spread | None:
-        """Training accuracy in percent."""
-        return self._spread("train")
-
-    @property
-    def steps_k(self) -> Spread | None:
-        """Thousands of steps to 99 % of the best validation accuracy."""
-        return self._spread("steps", 1000)
-
-    @property
-    def seconds(self) -> Spread | None:
-        """Seconds to 99 % of the best validation accuracy."""
-        return self._spread("seconds")
-
-    @property
-    def ms_per_step(self) -> Spread | None:
-        return self._spread("ms_per_step")
-
-    def _spread(self, name: str, unit: int = 1) -> Spread | None:
-        found = [getattr(r, name) / unit for r in self.results]
-        return Spread.of(found) if found and not any(map(math.isnan, found)) else None
+    def _spread(self, name: str, unit: int = 1) -> Spread:
+        return Spread.of([getattr(r, name) / unit for r in self.results] or [math.nan])
 
 
 def per_seed(run: Run, name: str) -> np.ndarray:
@@ -284,16 +244,12 @@ def per_seed(run: Run, name: str) -> np.ndarray:
 
 PACKED = ".runs.jsonl"
 """How the names of files of packed runs end."""
-_CONFIG = {"data": str, "model": str, "method": str, "widths": list, "skip": bool, "seeds": list}
-_CONFIG |= dict.fromkeys(("batch_size", "steps_per_batch", "max_steps", "check_every", "patience"), int)
-_LISTS = ("metrics", "results")
-
-_Line: TypeAlias = dict[str, Any]
+_LISTS = {"metrics": Check, "results": SeedResult}
 
 
 def read_run(folder: str | Path) -> Run:
     """Read a run's folder. A run that is still being written, or was interrupted, is read so far."""
-    return _checked(Path(folder), str(Path(folder) / "config.json"), *_contents(Path(folder)))
+    return _run(Path(folder), str(folder), _contents(Path(folder)))
 
 
 def read_runs(folder: str | Path) -> tuple[Run, ...]:
@@ -304,94 +260,73 @@ def read_runs(folder: str | Path) -> tuple[Run, ...]:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; expected a folder of results")
-    found = {run.folder: run for path in _packed(folder) for run, _ in _read_packed(path)}
+    found = {run.folder: run for path in folder.rglob(f"*{PACKED}") for run, _ in _read_packed(path)}
     found |= {path.parent: read_run(path.parent) for path in folder.rglob("config.json")}
     return tuple(found[path] for path in sorted(found))
 
 
-def _contents(folder: Path) -> tuple[_Line, list[list[tuple[str, _Line]]]]:
-    """What the files of a run hold: its settings, and lines with where they stand."""
-    paths = [folder / f"{name}.jsonl" for name in _LISTS]
-    lines = [list(read_lines(path)) if path.exists() else [] for path in paths]
-    return read_object(folder / "config.json"), lines
+def _contents(folder: Path) -> dict[str, Any]:
+    """What the files of a run hold."""
+    paths = {name: folder / f"{name}.jsonl" for name in _LISTS}
+    lists = {name: list(read_lines(path)) if path.exists() else [] for name, path in paths.items()}
+    return {"config": read_object(folder / "config.json"), **lists}
 
 
-def _packed(folder: Path) -> list[Path]:
-    return sorted(folder.rglob(f"*{PACKED}"))
-
-
-def _read_packed(path: Path) -> Iterator[tuple[Run, _Line]]:
+def _read_packed(path: Path) -> Iterator[tuple[Run, dict[str, Any]]]:
     """The runs of a packed file, with their lines; their folders, which they had, need not exist."""
     if not path.read_bytes().endswith(b"\n"):
         raise InputError(f"{path}: its last line has no end; get the file again, or pack the runs again")
-    for where, line in read_lines(path):
-        place = line.get("run")
+    for number, line in enumerate(read_lines(path), 1):
+        where, place = f"{path}, line {number}", line.get("run")
         if not isinstance(place, str) or PurePosixPath(place).is_absolute() or ".." in place.split("/"):
             raise InputError(f"{where}: 'run' must be a path below {path.parent}, got {place!r}")
-        if not isinstance(line.get("config"), dict):
-            raise InputError(f"{where}: 'config' must be an object, got {line.get('config')!r}")
-        for name in _LISTS:
-            values = line.get(name)
-            if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-                raise InputError(f"{where}: {name!r} must be a list of objects, got {values!r}")
-        lists = [
-            [(f"{where}, {name} {i}", value) for i, value in enumerate(line[name], 1)] for name in _LISTS
-        ]
-        yield _checked(path.parent / place, where, line["config"], lists), line
+        yield _run(path.parent / place, where, line), line
 
 
-def _checked(folder: Path, where: str, config: _Line, lists: list[list[tuple[str, _Line]]]) -> Run:
-    """A run, if that is what was read."""
-    for name, kind in _CONFIG.items():
-        value = _value(where, config, name, kind)
-        own = name == "widths" and (":" in config["model"] or config["model"] == "given")
-        if kind is list and not value and not own:
-            raise InputError(f"{where}: {name!r} is empty")
-        for item in value if kind is list else ():
-            _value(where, {name: item}, name, int)
-    checks, results = lists
-    seeds = len(config["seeds"])
-    return Run(
-        folder,
-        config,
-        tuple(_check(place, line, seeds) for place, line in checks),
-        tuple(
-            SeedResult(
-                **{f.name: _value(place, line, f.name, f.type) for f in dataclasses.fields(SeedResult)}
-            )
-            for place, line in results
-        ),
-    )
+def _run(folder: Path, where: str, found: Mapping[str, Any]) -> Run:
+    """A run, if that is what its files, or its packed line, held."""
+    lists = {}
+    for name, kind in _LISTS.items():
+        if not isinstance(lines := found.get(name), list):
+            raise InputError(f"{where}: {name!r} must be a list, got {lines!r}")
+        lists[name] = tuple(_parsed(kind, f"{where}, {name} {i}", line) for i, line in enumerate(lines, 1))
+    config, (checks, results) = found.get("config"), lists.values()
+    known = {"folder": folder, "config": config, "checks": checks, "results": results}
+    run = _parsed(Run, f"{where}, config", config, **known)
+    for i, check in enumerate(checks, 1):
+        for name in ("loss", "validation", "test"):
+            if len(values := getattr(check, name)) != len(run.seeds):
+                wanted = f"a list of {len(run.seeds)} numbers, one per seed"
+                raise InputError(f"{where}, metrics {i}: {name!r} must be {wanted}; got {len(values)}")
+    return run
 
 
-def _check(where: str, line: _Line, seeds: int) -> Check:
-    def per_seed(name: str) -> tuple[float, ...]:
-        values = line.get(name)
-        if not isinstance(values, list) or len(values) != seeds:
-            raise InputError(
-                f"{where}: {name!r} must be a list of {seeds} numbers, one per seed; got {values!r}"
-            )
-        return tuple(math.nan if v is None else _value(where, {name: v}, name, float) for v in values)
-
-    step, seconds = _value(where, line, "step", int), _value(where, line, "seconds", float)
-    return Check(step, seconds, per_seed("loss"), per_seed("validation"), per_seed("test"))
-
-
-_TIMES = ("seconds", "ms_per_step")
-_WORDS = {int: "whole number", float: "number"}
+def _parsed(kind: Any, where: str, line: Any, **known: Any) -> Any:
+    """An object of JSON as a dataclass whose fields are known, or are in it and of their types."""
+    if not isinstance(line, dict):
+        raise InputError(f"{where}: expected a JSON object, got {line!r}")
+    for field in dataclasses.fields(kind):
+        name = field.name
+        if name in line and name not in known:
+            known[name] = _value(f"{where}: {name!r}", line[name], field.type)
+        elif name not in known and field.default is dataclasses.MISSING:
+            raise InputError(f"{where}: {name!r} is missing; it has {', '.join(sorted(line))}")
+    return kind(**known)
 
 
-def _value(where: str, line: Mapping[str, Any], name: str, kind: Any) -> Any:
-    """A value of a line that must be of a kind."""
-    if name not in line:
-        raise InputError(f"{where}: {name!r} is missing; it has {', '.join(sorted(line))}")
-    value = line[name]
-    if value is None and name in _TIMES:
+_WORDS = {int: "whole number", float: "number", list: "list"}
+
+
+def _value(where: str, value: Any, kind: Any) -> Any:
+    """A value that must be of a kind; NaN is written as null."""
+    items = typing.get_args(kind)
+    expected = list if items else kind
+    if value is None and kind is float:
         return math.nan
-    right = isinstance(value, int | float if kind is float else kind)
+    right = isinstance(value, int | float if kind is float else expected)
     if not right or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{where}: {name!r} must be a {_WORDS.get(kind, kind.__name__)}, got {value!r}")
-    return float(value) if kind is float else value
+        raise InputError(f"{where} must be a {_WORDS.get(expected, expected.__name__)}, got {value!r}")
+    return tuple(_value(where, item, items[0]) for item in value) if items else kind(value)
 
 
 # --- Files ---
@@ -410,8 +345,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON-lines file, each with where it stands. A torn last line is left out.
+def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON-lines file. A torn last line is left out.
 
     A line is torn where a process was killed while writing it: it has no end, and is not JSON.
     """
@@ -425,7 +360,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise InputError(f"{where}: not JSON ({error}); remove the line or run it again") from None
         if not isinstance(value, dict):
             raise InputError(f"{where}: expected a JSON object, got {value!r}")
-        yield where, value
+        yield value
 
 
 def write_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> Path:
@@ -461,35 +396,30 @@ def pack(folder: str | Path) -> tuple[Path, ...]:
     and other files in the folder of a run, are left alone.
     """
     folder = Path(folder)
-    studies: dict[str, list[Path]] = {}
+    studies: dict[Path, list[Path]] = {}
     for run in (read_run(path.parent) for path in folder.rglob("config.json")):
         if run.finished:
-            studies.setdefault("quick" if run.quick else run.study or "paper", []).append(run.folder)
+            file = folder / f"{'quick' if run.quick else run.study or 'paper'}{PACKED}"
+            studies.setdefault(file, []).append(run.folder)
     if not studies:
         raise InputError(f"{folder}: no run to pack, none has ended; make some with pjax compare")
-    return tuple(_pack(folder, name, runs) for name, runs in sorted(studies.items()))
-
-
-def _pack(folder: Path, study: str, runs: list[Path]) -> Path:
-    path = folder / f"{study}{PACKED}"
-    lines = {run.folder: line for run, line in _read_packed(path)} if path.exists() else {}
-    for run in runs:
-        config, lists = _contents(run)
-        values = {name: [value for _, value in found] for name, found in zip(_LISTS, lists, strict=True)}
-        lines[run] = {"run": run.relative_to(folder).as_posix(), "config": config, **values}
-    write_lines(path, [lines[place] for place in sorted(lines)])
-    for run in runs:
-        for name in ("config.json", "metrics.jsonl", "results.jsonl"):  # without the first it is no run
-            (run / name).unlink(missing_ok=True)
-        while run != folder and not any(run.iterdir()):
-            run.rmdir()
-            run = run.parent
-    return path
+    for file, places in studies.items():
+        lines = {run.folder: line for run, line in _read_packed(file)} if file.exists() else {}
+        for place in places:
+            lines[place] = {"run": place.relative_to(folder).as_posix(), **_contents(place)}
+        write_lines(file, [lines[place] for place in sorted(lines)])
+        for place in places:
+            for name in ("config.json", "metrics.jsonl", "results.jsonl"):  # without the first it is no run
+                (place / name).unlink(missing_ok=True)
+            while place != folder and not any(place.iterdir()):
+                place.rmdir()
+                place = place.parent
+    return tuple(sorted(studies))
 
 
 def unpack(folder: str | Path, below: str | Path) -> None:
     """Write the folders of packed runs that lie below another, as training left them, if not there."""
-    for path in _packed(Path(folder)):
+    for path in Path(folder).rglob(f"*{PACKED}"):
         for run, line in _read_packed(path):
             if run.folder.is_relative_to(below) and not (run.folder / "config.json").exists():
                 for name in _LISTS:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,28 +48,21 @@ class Table:
 
     @property
     def title(self) -> str:
-        study = f"{STUDIES.get(self.study, self.study)}: " if self.study else ""
-        return study + describe(self.runs) + (" (quick version)" if self.quick else "")
-
-    @property
-    def study(self) -> str:
-        """What study it is of; empty for the paper's tables."""
-        return self.runs[0].study
-
-    @property
-    def quick(self) -> bool:
-        return self.runs[0].quick
+        study = self.runs[0].study
+        name = f"{STUDIES.get(study, study)}: " if study else ""
+        return name + describe(self.runs) + (" (quick version)" if self.runs[0].quick else "")
 
     @property
     def figure(self) -> str:
         """The name of its plot, one for all tables of a study unless they have times."""
-        shared = self.study and self.study not in TIMED
-        return ("quick-" if self.quick else "") + self.study if shared else self.name
+        run = self.runs[0]
+        shared = run.study and run.study not in TIMED
+        return ("quick-" if run.quick else "") + run.study if shared else self.name
 
     def grids(self) -> list[_Grid]:
         """What is shown first, and what may be folded. Rows of the paper that are missing are shown, too."""
         shown = in_order([*self.runs, *paper.missing(self.runs)])
-        if self.study:
+        if shown[0].study:
             grids = [[_beside_adam(run, self.runs) for run in shown]]
         elif any(map(paper.of, shown)):
             grids = [
@@ -100,28 +93,26 @@ _SENT = (
 
 def caption(table: Table) -> str:
     """Seeds, device, how long was trained, and by which command."""
-    runs, made = table.runs, f"{seeds_in_words(table.runs)}, {table.runs[0].device}"
-    preset, size = table.name.removeprefix("quick-"), _range(runs, "batch_size")
-    quick = " --quick" if table.quick else ""
+    runs, first = table.runs, table.runs[0]
+    made, size = f"{seeds_in_words(runs)}, {first.device}", _range(runs, "batch_size")
+    preset, quick = table.name.removeprefix("quick-"), " --quick" if first.quick else ""
     # `pjax compare` writes into a folder with the name of the preset.
-    command = f" `pjax compare --preset {preset}{quick}`." if runs[0].folder.parent.name == preset else ""
-    if table.study:
+    command = f" `pjax compare --preset {preset}{quick}`." if first.folder.parent.name == preset else ""
+    if first.study:
         said = f"{made}, {_from_to(map(batches, runs))} batches of {size}. {_BESIDE}"
-        return (f"{said} {_SENT}" if table.study == "exchanges" else said) + command
-    full = "Quick version, not trained to the end" if table.quick else "Full version"
+        return (f"{said} {_SENT}" if first.study == "exchanges" else said) + command
+    full = "Quick version, not trained to the end" if first.quick else "Full version"
     parts = [f"{full}: {made}, batches of {size}"]
     for title, projects in (("projections", True), ("the others", False)):
         if members := [run for run in runs if methods.projects(run.method) is projects]:
             steps, seen = _range(members, "max_steps"), _from_to(map(batches, members))
             parts.append(f"at most {steps} steps on {seen} batches for {title}")
-    score = runs[0].score
     if (patience := _range(runs, "patience")) != "0":
         every = _range(runs, "check_every")
-        parts.append(
-            f"stopped after {patience} checks, {every} steps each, without a better validation {score}"
-        )
-    if score != "accuracy":
-        parts.append(f"test and train are {score}, not accuracies")
+        better = f"without a better validation {first.score}"
+        parts.append(f"stopped after {patience} checks, {every} steps each, {better}")
+    if first.score != "accuracy":
+        parts.append(f"test and train are {first.score}, not accuracies")
     several = any(len(run.seeds) > 1 for run in runs)
     numbers = "means ± standard deviations over seeds" if several else "of one seed"
     beside = f"; the paper has {paper.SEEDS} seeds on {paper.DEVICE}" if any(map(paper.of, runs)) else ""
@@ -148,16 +139,16 @@ def notes(table: Table) -> list[str]:
 
 def batches(run: Run) -> int:
     """How many a run sees at most."""
-    return int(run.config["max_steps"]) // _steps_per_batch(run)
+    return run.max_steps // _steps_per_batch(run)
 
 
 def _steps_per_batch(run: Run) -> int:
     """Files of earlier versions have a number for methods that do not look at it."""
-    return int(run.config["steps_per_batch"]) if methods.projects(run.method) else 1
+    return run.steps_per_batch if methods.projects(run.method) else 1
 
 
 def _range(runs: Sequence[Run], name: str) -> str:
-    return _from_to(int(run.config[name]) for run in runs)
+    return _from_to(getattr(run, name) for run in runs)
 
 
 def _from_to(values: Iterable[int]) -> str:
@@ -169,15 +160,23 @@ def _from_to(values: Iterable[int]) -> str:
 # --- Beside the paper ---
 
 
-def number(spread: Spread | None, digits: int, *, alone: bool = False) -> str:
+def shown(value: float, form: str) -> str:
+    """A number in a format, or a dash where there is none.
+
+    >>> shown(1234, ","), shown(math.nan, ".1f")
+    ('1,234', '–')
+    """
+    return MISSING if math.isnan(value) else format(value, form)
+
+
+def number(spread: Spread, digits: int, *, alone: bool = False) -> str:
     """A mean with its deviation, or a dash.
 
-    >>> number(Spread(95.84, 0.61), 1), number(Spread(3.72, 0.0), 2, alone=True), number(None, 1)
-    ('95.8 ± 0.6', '3.72', '–')
+    >>> number(Spread(95.84, 0.61), 1), number(Spread(3.72, 0.0), 2, alone=True)
+    ('95.8 ± 0.6', '3.72')
     """
-    if spread is None:
-        return MISSING
-    return f"{spread.mean:.{digits}f}" + ("" if alone else f" ± {spread.std:.{digits}f}")
+    std = "" if alone or math.isnan(spread.mean) else f" ± {spread.std:.{digits}f}"
+    return shown(spread.mean, f".{digits}f") + std
 
 
 def _digits(mean: float, metric: str) -> int:
@@ -186,30 +185,26 @@ def _digits(mean: float, metric: str) -> int:
     >>> _digits(0.2163, "ms_per_step"), _digits(171.4, "seconds"), _digits(58.6, "steps_k")
     (3, 0, 1)
     """
-    if metric in ("test", "train"):
-        return 1
-    if metric == "steps_k":
-        return 1 if mean >= 1 or mean == 0 else 2
-    if not math.isfinite(mean) or mean <= 0:
-        return 1
-    return min(4, max(0, 2 - math.floor(math.log10(mean))))
+    if metric in ("seconds", "ms_per_step") and 0 < mean < math.inf:
+        return min(4, max(0, 2 - math.floor(math.log10(mean))))
+    return 2 if metric == "steps_k" and 0 < mean < 1 else 1
 
 
 def signed(points: float, digits: int = 1) -> str:
-    """A difference with its sign.
+    """A difference with its sign, or a dash.
 
     >>> signed(0.31), signed(-1.26), signed(-0.04)
     ('+0.3', '−1.3', '0.0')
     """
-    text = f"{points:+.{digits}f}".replace("-", "−")  # noqa: RUF001
+    text = shown(points, f"+.{digits}f").replace("-", "−")  # noqa: RUF001
     return "0.0" if text[1:] == "0.0" else text
 
 
 def _ours(run: Run, metric: str) -> str:
-    spread: Spread | None = getattr(run, metric)
+    spread: Spread = getattr(run, metric)
     # A step is timed once for all seeds: times deviate as steps do.
     alone = len(run.results) == 1 or metric in ("seconds", "ms_per_step")
-    return number(spread, 0 if spread is None else _digits(spread.mean, metric), alone=alone)
+    return number(spread, _digits(spread.mean, metric), alone=alone)
 
 
 def _metrics(run: Run, names: Iterable[str]) -> _Cells:
@@ -224,13 +219,12 @@ def _metrics(run: Run, names: Iterable[str]) -> _Cells:
 
 def _beside_paper(run: Run) -> _Cells:
     """Test accuracies, their difference, and how soon the paper's best projection method is reached."""
-    row, delta = paper.of(run), paper.difference(run)
-    when = _reached(run, paper.best_projection(run))
+    row, (_, seconds) = paper.of(run), _reached(run, paper.best_projection(run))
     return [
-        ("Paper's test (%)", number(row.test if row else None, 1)),
+        ("Paper's test (%)", number(row.test, 1) if row else MISSING),
         ("Ours (%)", _ours(run, "test")),
-        ("Difference", MISSING if delta is None else signed(delta)),
-        ("Seconds to the paper's best projection", _seconds(when)),
+        ("Difference", signed(paper.difference(run))),
+        ("Seconds to the paper's best projection", shown(seconds, ".3g")),
     ]
 
 
@@ -248,7 +242,7 @@ def _counts(found: Mapping[paper.Row, Run], rows: Sequence[paper.Row]) -> list[t
     counts = []
     for some in (rows, [row for row in rows if row.method in paper.PROJECTIONS]):
         differences = [paper.difference(found[row]) for row in some if row in found]
-        near = sum(abs(delta or 0.0) <= paper.NEAR for delta in differences)
+        near = sum(abs(delta) <= paper.NEAR for delta in differences)
         counts.append((len(differences), len(some), near))
     return counts
 
@@ -278,24 +272,23 @@ _FRACTION = 0.97
 
 def _beside_adam(run: Run, runs: Sequence[Run]) -> _Cells:
     """The cells of a run of a study, after architecture and method."""
-    adam, test = _adam(run, runs), run.test
-    against = None if adam is None or adam is run else adam.test
-    end = None if adam is None or not adam.checks else float(np.nanmean(adam.checks[-1].test))
-    when = _reached(run, None if end is None else _FRACTION * end)
+    adam = _adam(run, runs)
+    end = float(np.nanmean(adam.checks[-1].test)) if adam and adam.checks else math.nan
+    seen, seconds = _reached(run, _FRACTION * end)
+    compared = adam is not None and adam is not run and run.results and adam.results
     found = [
-        ("Test (%)", number(test, 2)),
-        ("minus Adam", "" if against is None or test is None else signed(test.mean - against.mean, 2)),
+        ("Test (%)", number(run.test, 2)),
+        ("minus Adam", signed(run.test.mean - adam.test.mean, 2) if adam and compared else ""),
         ("Train (%)", number(run.train, 1, alone=True)),
-        ("Batches to 97%", MISSING if when is None else f"{when[0]:,}"),
+        ("Batches to 97%", shown(seen, ",")),
     ]
     if run.study in TIMED:
-        step = run.ms_per_step
-        found.append(("Seconds to 97%", _seconds(when)))
-        found.append(("ms/batch", MISSING if step is None else f"{step.mean * _steps_per_batch(run):.3g}"))
+        per_batch = run.ms_per_step.mean * _steps_per_batch(run)
+        found += [("Seconds to 97%", shown(seconds, ".3g")), ("ms/batch", shown(per_batch, ".3g"))]
     if run.study == "exchanges":
         often, sent = bytes_sent(run)
         found += [("Exchanges/batch", str(often)), ("MB sent", _megabytes(sent * batches(run)))]
-        found.append(("MB to 97%", MISSING if when is None else _megabytes(sent * when[0])))
+        found.append(("MB to 97%", _megabytes(sent * seen)))
     return found
 
 
@@ -313,20 +306,16 @@ def _adam(run: Run, runs: Sequence[Run]) -> Run | None:
     return next((one for one in same if precision(one) == precision(run)), next(iter(same), None))
 
 
-def _reached(run: Run, accuracy: float | None) -> tuple[int, float] | None:
-    """Batches and seconds until the mean test accuracy over seeds is a given one; None if it never is."""
+def _reached(run: Run, accuracy: float) -> tuple[float, float]:
+    """Batches and seconds until the mean test accuracy over seeds is a given one; NaN if it never is."""
     for check, tests in zip(run.checks, per_seed(run, "test"), strict=True):
-        if accuracy is not None and tests.mean() >= accuracy:
+        if tests.mean() >= accuracy:
             return check.step // _steps_per_batch(run), check.seconds
-    return None
-
-
-def _seconds(when: tuple[int, float] | None) -> str:
-    return MISSING if when is None or math.isnan(when[1]) else f"{when[1]:.3g}"
+    return math.nan, math.nan
 
 
 def _megabytes(size: float) -> str:
-    return f"{size / 1e6:,.0f}" if size >= 100e6 else f"{size / 1e6:.3g}"
+    return shown(size / 1e6, ",.0f" if size >= 100e6 else ".3g")
 
 
 # --- Markdown ---
@@ -377,10 +366,8 @@ def _markdown_table(grid: _Grid) -> str:
 
 def label(run: Run, runs: Iterable[Run]) -> str:
     """The method; with its seed, or else its folder, where others have the same method and architecture."""
-    name, same = (
-        methods.label(run.method),
-        [r for r in runs if (r.method, r.architecture) == (run.method, run.architecture)],
-    )
+    name = methods.label(run.method)
+    same = [r for r in runs if (r.method, r.architecture) == (run.method, run.architecture)]
     if len(same) < 2:
         return name
     seeds = {other.seeds for other in same}
@@ -388,28 +375,17 @@ def label(run: Run, runs: Iterable[Run]) -> str:
     return f"{name} (seed {run.seeds[0]})" if alone else f"{name} ({run.folder.name})"
 
 
-def method_order(name: str) -> tuple[int, list[str | int]]:
-    """What methods are sorted by: their order in the paper, and the numbers in their options."""
-    known, base = list(methods.LABELS), name.partition(":")[0]
-    parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-    return known.index(base) if base in known else len(known), parts
-
-
-def architecture_order(name: str) -> tuple[int, bool, int, str]:
-    """What architectures are sorted by: shallow before deep, plain before skip.
-
-    >>> sorted(["4x128+skip", "1x128", "4x128", "64-32"], key=architecture_order)
-    ['1x128', '64-32', '4x128', '4x128+skip']
-    """
-    body, _, rest = name.partition("+")
-    layers = re.fullmatch(r"(\d+)x\d+", body)  # or a network of one's own
-    depth = int(layers[1]) if layers else body.count("-") + 1
-    return depth, "skip" in rest, int(rest.partition("q")[2] or 0), name
-
-
 def in_order(runs: Iterable[Run]) -> list[Run]:
-    """Runs by architecture, and by method."""
-    return sorted(runs, key=lambda run: (architecture_order(run.architecture), method_order(run.method)))
+    """Runs by architecture, shallow before deep, plain before skip; and by method, as the paper has them."""
+    known = list(methods.LABELS)
+
+    def place(run: Run) -> tuple[Any, ...]:
+        base = run.method.partition(":")[0]
+        parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", run.method)]
+        method = known.index(base) if base in known else len(known), parts
+        return len(run.widths), run.skip, run.levels, run.architecture, *method
+
+    return sorted(runs, key=place)
 
 
 def spell(architecture: str) -> str:
@@ -427,18 +403,12 @@ def spell(architecture: str) -> str:
 
 def describe(runs: Sequence[Run]) -> str:
     """What the runs train: ``MLP on MNIST``."""
-    models = "/".join(dict.fromkeys(_model(run.model) for run in runs))
-    return f"{models} on {'/'.join(dict.fromkeys(_data(run) for run in runs))}"
-
-
-def _data(run: Run) -> str:
-    """What a data set is called; of a table, with what is predicted."""
-    predicted = f" ({run.config['target']})" if "target" in run.config else ""
-    return paper.DATA_LABELS.get(run.data, plain(run.data)) + predicted
-
-
-def _model(name: str) -> str:
-    return plain(name) if is_own(name) else name.upper()
+    models = dict.fromkeys(plain(run.model) if is_own(run.model) else run.model.upper() for run in runs)
+    data = dict.fromkeys(
+        paper.DATA_LABELS.get(run.data, plain(run.data)) + (f" ({run.target})" if run.target else "")
+        for run in runs
+    )
+    return f"{'/'.join(models)} on {'/'.join(data)}"
 
 
 def about(runs: Sequence[Run]) -> str:

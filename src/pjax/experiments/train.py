@@ -173,7 +173,7 @@ def time_again(folder: str | Path) -> float:
         loop = Loop(config)
         milliseconds = loop.milliseconds(loop.start())
         for name, key in (("metrics", "step"), ("results", "steps")):
-            lines = [line for _, line in results.read_lines(folder / f"{name}.jsonl")]
+            lines = list(results.read_lines(folder / f"{name}.jsonl"))
             for line in lines:
                 line["seconds"] = round(line[key] * milliseconds / 1000, _DIGITS)
                 if "ms_per_step" in line:

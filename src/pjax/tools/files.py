@@ -59,10 +59,14 @@ class Lock:
         file = self.path.open("a+b")
         # Who had the lock before has removed the file: then this is the lock of a file without a name.
         while _try_lock(file):
-            if _is_at(file, self.path):
-                self._file = file
-                self._sign(file)
-                return True
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                    self._file = file
+                    with contextlib.suppress(OSError):  # a full disk: the lock holds without a name on it
+                        file.truncate(0)
+                        file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                        file.flush()
+                    return True
             file.close()
             file = self.path.open("a+b")
         file.close()
@@ -82,19 +86,6 @@ class Lock:
             return self.path.read_text(encoding="utf-8").strip() or "another process"
         except (OSError, ValueError):  # Windows does not read what is locked
             return "another process"
-
-    def _sign(self, file: IO[bytes]) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without it
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-            file.flush()
-
-
-def _is_at(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 if sys.platform == "win32":

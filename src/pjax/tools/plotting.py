@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import importlib
 import io
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from pjax.errors import InputError, PjaxError
+from pjax.checks import check_name
+from pjax.errors import PjaxError
 from pjax.tools.files import write_atomically
 
 P = ParamSpec("P")
@@ -90,33 +90,27 @@ def panels(
         share: whether the panels have one vertical axis in common.
         rows: how many rows of panels there are, the first with titles.
     """
-    figure = module("matplotlib.figure").Figure()
-    module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
     left, gap, room = 1.2, 1.84 if share else 1.3, 1.9
     longer = max(0.0, max((0.12 * len(label) for label in labels), default=0.0) + 0.4 - room)
     gap, room = gap + (longer if share else 0.0), room + longer
     total = max(width * number + 0.9, 10.6) + longer * (number if share else 1)
     bottom, top = 1.15, 1.4 if titles else 1.15
-    tall = height - bottom - top
+    tall, wide = height - bottom - top, (total - left - room - gap * (number - 1)) / number
     height += (rows - 1) * (tall + bottom)
-    figure.set_size_inches(total, height)
-    panel = (total - left - room - gap * (number - 1)) / number
-    axes: list[Any] = []
-    for row, index in itertools.product(range(rows), range(number)):
-        start, below = left + index * (panel + gap), bottom + (rows - 1 - row) * (tall + bottom)
-        box = (start / total, below / height, panel / total, tall / height)
-        axis = figure.add_axes(box, sharey=axes[0] if share and axes else None)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
+    figure = module("matplotlib.figure").Figure((total, height))
+    axes = figure.subplots(rows, number, squeeze=False, sharey=share)
+    figure.subplots_adjust(left=left / total, right=1 - room / total, wspace=gap / wide)
+    figure.subplots_adjust(bottom=bottom / height, top=1 - top / height, hspace=bottom / tall)
+    for (row, index), axis in np.ndenumerate(axes):
+        axis.spines[["top", "right"]].set_visible(False)
         axis.grid(True, color=GRID, lw=0.9)
         axis.set_axisbelow(True)
         axis.tick_params(length=0, pad=6, which="both", labelleft=not (share and index))
         if titles and not row:
             axis.set_title(titles[index], loc="left", fontsize=16, fontweight="bold", pad=10)
-        axes.append(axis)
     figure.text(left / total, 1 - 0.42 / height, title, fontsize=21, fontweight="bold", va="center")
     figure.text(left / total, 1 - 0.80 / height, subtitle, fontsize=14, color=FAINT, va="center")
-    return figure, axes
+    return figure, list(axes.flat)
 
 
 def note(figure: Any, parts: Sequence[str]) -> None:
@@ -129,19 +123,16 @@ def note(figure: Any, parts: Sequence[str]) -> None:
             lines[-1] = longer
         else:
             lines.append(part)
+    start = figure.axes[0].get_position().x0
     for index, line in enumerate(reversed(lines)):
-        where = (
-            figure.axes[0].get_position().x0,
-            ((0.3 if len(lines) == 1 else 0.18) + 0.25 * index) / height,
-        )
-        figure.text(*where, line, fontsize=12.5, color=FAINT, va="center")
+        above = (0.3 if len(lines) == 1 else 0.18) + 0.25 * index
+        figure.text(start, above / height, line, fontsize=12.5, color=FAINT, va="center")
 
 
 def save(figure: Any, path: str | Path, formats: Sequence[str] = ("png", "svg")) -> tuple[Path, ...]:
     """Write a figure as ``path.png``, ``path.svg``; each is there whole or not at all."""
     for name in formats:
-        if name not in FORMATS:
-            raise InputError(f"plots are written as 'png' or 'svg', not {name!r}")
+        check_name("a format of plots", name, FORMATS)
     return tuple(write_atomically(Path(f"{path}.{name}"), _rendered(figure, name)) for name in formats)
 
 
@@ -173,11 +164,6 @@ def thin(*columns: np.ndarray) -> tuple[np.ndarray, ...]:
         return columns
     chosen = np.unique(np.geomspace(1, length, _MOST_POINTS).round().astype(int)) - 1
     return tuple(column[chosen] for column in columns)
-
-
-def band(axis: Any, x: np.ndarray, mean: np.ndarray, std: np.ndarray, colour: str) -> None:
-    """One standard deviation around a line."""
-    axis.fill_between(x, mean - std, mean + std, color=colour, alpha=0.16, lw=0, zorder=2)
 
 
 def shade(colour: str, place: int, number: int) -> str:
