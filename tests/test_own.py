@@ -94,6 +94,14 @@ class TestTables:
         if values == [7, 9]:
             assert found.form.labels == ("7", "9")
 
+    def test_labels_of_more_rows_are_texts_as_those_of_the_run(self, tmp_path: Path) -> None:
+        """Also where a smaller file has only such as look like numbers."""
+        rows = [["x", "y"], *([i, ("01", "02", "b", "c")[i % 4]] for i in range(60))]
+        form = own_data.load(write(tmp_path / "t.csv", rows), target="y").form
+        more = write(tmp_path / "more.csv", [["x", "y"], [1, "02"], [2, "01"]])
+        _, y = own_data.read_more(form, more, targets=True)
+        assert y.tolist() == [1, 0]
+
     def test_quotes_tabs_and_spaces(self, tmp_path: Path) -> None:
         rows = "".join(f'{i} \t"a\nb{i % 2}"\tz{i % 2}\n' for i in range(20))
         (tmp_path / "t.csv").write_text("\ufeffn\t word\tkind\n" + rows)

@@ -10,15 +10,16 @@ distributed with scikit-learn: 8×8 pixels from 0 to 16, stored as bytes and oth
 order of which the last fifth is to test with.
 """
 
-import collections
-import concurrent.futures
+import contextlib
 import csv
 import functools
 import gzip
 import math
 import os
+import queue
 import shutil
 import tarfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -368,20 +369,38 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Iterator[Any]:
     [0, 3, 6, 9]
     """
     check_whole("ahead", ahead, 1)
-    iterator, end = iter(batches), object()
+    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(ahead)
+    ended = threading.Event()
 
-    def get() -> Any:
-        batch = next(iterator, end)
-        return batch if batch is end else jax.device_put(batch)
+    def hand_over(more: bool, value: Any) -> None:
+        while not ended.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put((more, value), timeout=0.1)
+                return
 
-    thread = concurrent.futures.ThreadPoolExecutor(1)
+    def work() -> None:
+        try:
+            for batch in batches:
+                hand_over(True, jax.device_put(batch))
+                if ended.is_set():
+                    return
+        except BaseException as error:
+            hand_over(False, error)
+        hand_over(False, None)
+
+    # Not of an executor, for which Python would wait at its end, if need be for ever.
+    threading.Thread(target=work, daemon=True).start()
     try:
-        ready = collections.deque(thread.submit(get) for _ in range(ahead))
-        while (batch := ready.popleft().result()) is not end:
-            ready.append(thread.submit(get))
-            yield batch
+        while True:
+            more, value = ready.get()
+            if more:
+                yield value
+            elif value is None:
+                return
+            else:
+                raise value
     finally:
-        thread.shutdown(wait=False, cancel_futures=True)
+        ended.set()
 
 
 @functools.lru_cache(maxsize=8)  # a run asks for an epoch piece by piece

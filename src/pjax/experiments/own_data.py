@@ -266,7 +266,9 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
         arrays = read_arrays(Path(where))
     elif form.columns:
         table = _Table(Path(where))
-        arrays = {"x": table.inputs(form.columns)} | ({"y": table.target(form.target)} if targets else {})
+        arrays = {"x": table.inputs(form.columns)}
+        if targets:
+            arrays["y"] = np.array(table.column(form.target)) if form.labels else table.target(form.target)
     else:
         raise DataError(f"{where}: the run's data were arrays, not a table: give .npz or .npy")
     for name, what in (("x", "inputs"), ("y", "labels"))[: 1 + targets]:
