@@ -81,7 +81,7 @@ class Preset:
                 return {"seeds": SEEDS, "max_steps": MAX_STEPS, "check_every": 1000}
             steps = most or self.quick["projection_steps" if methods.projects(method) else "steps"]
             return small | {"max_steps": steps, "check_every": divisor(steps, QUICK_CHECKS)}
-        per_batch = methods.default(method, "steps_per_batch")
+        per_batch = methods.settings(method)["steps_per_batch"]
         batches, checks = (self.quick["steps"], QUICK_CHECKS) if quick else (self.batches, CHECKS)
         batches = (most or batches * per_batch) // per_batch
         usual = {"seeds": (0, 1, 2), "study": self.study, "patience": 0} | (small if quick else {})

@@ -16,6 +16,7 @@ step,loss
 """
 
 import abc
+import contextlib
 import csv
 import io
 from collections.abc import Mapping
@@ -26,18 +27,15 @@ from pjax.errors import InputError
 from pjax.tools.files import write_atomically
 
 
-class Logger(abc.ABC):
+class Logger(contextlib.AbstractContextManager["Logger"]):
     """Takes metrics. One of your own defines `__call__`."""
 
     @abc.abstractmethod
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Take the values of a step."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to do
+    def close(self) -> None:
         """Write what is left; nothing comes any more."""
-
-    def __enter__(self) -> "Logger":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -193,14 +193,21 @@ def load_params(folder: str | Path, seed: int | None = None, *, model: Any = Non
     Returns:
         A pytree of arrays; for the networks that come with pjax, a dictionary.
     """
-    return best_params(Path(folder), open_run(folder, model=model), seed)
+    return best(Path(folder), seed, model)[1]
 
 
-def open_run(folder: str | Path, *, model: Any = None) -> Loop:
-    """The network of a run; if its data are your own, without their rows."""
-    config = configuration.read(Path(folder) / "config.json")
-    form = saved_form(Path(folder))
-    return Loop(config, dataset=None if form is None else form.empty(config.data), model=model)
+def best(folder: Path, seed: int | None, model: Any) -> tuple[Loop, Any]:
+    """The network of a run, if its data are your own without their rows, and what `load_params` gives."""
+    config, form = configuration.read(folder / "config.json"), saved_form(folder)
+    loop = Loop(config, dataset=None if form is None else form.empty(config.data), model=model)
+    seed = config.seeds[0] if seed is None else seed
+    if seed not in config.seeds:
+        raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
+    path = checkpoint.last(folder)
+    if path is None:
+        raise InputError(f"{folder}: there is no checkpoint")
+    tree, _ = checkpoint.load(path, _expected(loop))
+    return loop, jax.tree.map(lambda values: values[config.seeds.index(seed)], tree["best"])
 
 
 def saved_form(folder: Path) -> Form | None:
@@ -217,20 +224,6 @@ def check_same_data(folder: Path, dataset: Dataset) -> None:
             f"{folder}: the data are not those that the run began with, {dataset.name} has changed since: "
             "put the old ones there, or begin a new run, with --init-from if it shall go on from here"
         )
-
-
-def best_params(folder: Path, loop: Loop, seed: int | None) -> Any:
-    """The same, of a run whose network is there."""
-    config = loop.config
-    seed = config.seeds[0] if seed is None else seed
-    if seed not in config.seeds:
-        raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
-    path = checkpoint.last(folder)
-    if path is None:
-        raise InputError(f"{folder}: there is no checkpoint")
-    tree, _ = checkpoint.load(path, _expected(loop))
-    place = config.seeds.index(seed)
-    return jax.tree.map(lambda values: values[place], tree["best"])
 
 
 def _prepare(
