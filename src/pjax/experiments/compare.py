@@ -61,17 +61,11 @@ class Preset:
         given = {key: value for key, value in settings.items() if value is not None}
         for name in self.architectures:
             widths, skip, levels = parse_widths(name)
-            network: dict[str, Any] = {
-                "data": self.data,
-                "model": self.model,
-                "widths": widths,
-                "skip": skip,
-                "levels": levels,
-            }
+            network = Config(self.data, self.model, widths, skip, levels)
             for method in self.methods:
                 if not (skip and method in methods.NO_SKIP):
                     usual = self._usual(method, quick, given.get("max_steps"))
-                    yield Config(**network, method=method, **({"batch_size": 256} | usual | given))
+                    yield network.on(method=method, **({"batch_size": 256} | usual | given))
 
     def _usual(self, method: str, quick: bool, most: int | None) -> dict[str, Any]:
         """Settings of a run to convergence, as in the paper, or on a number of batches."""

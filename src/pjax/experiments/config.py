@@ -36,7 +36,7 @@ _COUNTS = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequenc
 _RANGES: dict[str, tuple[float, str]] = (
     dict.fromkeys(_COUNTS, (1, "at least 1"))
     | {"patience": (0, "at least 0")}
-    | dict.fromkeys(("loss_scale", "init_scale", "learning_rate"), (math.ulp(0.0), "a positive number"))
+    | dict.fromkeys(("loss_scale", "learning_rate"), (math.ulp(0.0), "a positive number"))
     | dict.fromkeys(("warmup", "decay_steps", "weight_decay", "clip"), (0, "a number from 0"))
 )
 """The least value of settings, and how it is called."""
@@ -64,18 +64,10 @@ class Config:
         check_every: steps between two checks of the accuracy; the last one is at ``max_steps``, whatever this
             is. By default about 1000, fewer for the digits, and never more than ``max_steps``.
         patience: checks without a better validation accuracy after which to stop; 0 for never.
-        learning_rate: of methods that have one; by default the paper's.
-        schedule: of methods with a learning rate, ``"constant"``, the default, or how it falls to 0:
-            ``"linear"`` or ``"cosine"``.
-        warmup: of methods with a learning rate, the steps in which it rises from 0; by default none.
-        decay_steps: the step at which a rate that falls is 0; by default ``max_steps``.
-        weight_decay: of methods with a learning rate, how much of a parameter is taken away in every step,
-            times the rate; by default nothing.
-        clip: of methods with a learning rate, the largest norm of a gradient, or of what stands for one; by
-            default 0, for any.
+        learning_rate, schedule, warmup, decay_steps, weight_decay, clip: of methods with a learning rate, see
+            `pjax.experiments.learners.Rates`; by default the paper's rate, and to decay ``max_steps``.
         loss_scale: of methods that project, the factor λ of the loss in its proximal operator; by default 5.
         consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
-        init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
         sequence_length: of texts, the characters in a window; by default 64.
         init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
             default new ones.
@@ -112,7 +104,6 @@ class Config:
     clip: float | None = None
     loss_scale: float | None = None
     consensus: str | None = None
-    init_scale: float = models.SCALE
     sequence_length: int | None = None
     init_from: str = ""
     target: str | None = None
@@ -155,11 +146,9 @@ class Config:
         if not 0 <= min(self.seeds) <= max(self.seeds) < 2**32 or len(set(self.seeds)) < len(self.seeds):
             seeds = ", ".join(map(str, self.seeds))
             raise InputError(f"seeds must be from 0 to {2**32 - 1}, and differ; got {seeds}")
-        scaled = self.init_scale != models.SCALE
-        ours = {"widths": self.widths, "skip": self.skip, "levels": self.levels, "init_scale": scaled}
-        if own and any(ours.values()):
-            name = next(name for name, given in ours.items() if given)
-            raise InputError(f"{name} does not apply to a model of your own, got it with {self.model}")
+        for name in ("widths", "skip", "levels"):
+            if own and getattr(self, name):
+                raise InputError(f"{name} does not apply to a model of your own, got it with {self.model}")
         if not own and (self.model == "rnn") != (self.data == "shakespeare"):
             raise InputError(
                 f"the model {self.model} does not take the data {self.data}: rnn goes with shakespeare, mlp "
@@ -318,16 +307,16 @@ class Config:
     def from_json(cls, values: Mapping[str, Any], where: str = "the configuration") -> "Config":
         """Back from `as_json`; unknown names are refused.
 
-        What the method or the data do not look at is left out: files of earlier versions have it, and it did
-        nothing.
+        What the method or the data do not look at, or nothing any more, is left out: older files have it.
         """
         known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            check_name(f"{where}: a setting", name, known)
         method = values.get("method", cls.method)
-        left_out = {*methods.SETTINGS} - methods.settings(method).keys() | methods.fixed(method).keys()
+        left_out = {"init_scale", *methods.SETTINGS} - methods.settings(method).keys()
+        left_out |= methods.fixed(method).keys()
         if values.get("data") != "shakespeare":
             left_out.add("sequence_length")
+        for name in values:
+            check_name(f"{where}: a setting", name, [*known, *left_out])
         return cls(**{name: value for name, value in values.items() if name not in left_out})
 
     def differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:

@@ -12,6 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from pjax.errors import InputError
 from pjax.experiments import data, methods, models, own_data, own_model
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
-from pjax.tools.trees import named
+from pjax.tools.trees import check_fits, named
 
 State = Any
 PIECES = 10
@@ -113,7 +114,6 @@ class Loop:
             outputs,
             skip=config.skip,
             levels=config.levels,
-            scale=config.init_scale,
             differentiated=self.method.differentiates,
         )
 
@@ -125,20 +125,12 @@ class Loop:
         states = [start(np.uint32(seed)) for seed in self.config.seeds]
         return jax.jit(_stacked, out_shardings=_where(self.shapes))(states)
 
-    def started_from(self, state: State, params: list[Any], where: str) -> State:
+    def started_from(self, state: State, params: list[Any], where: Path) -> State:
         """A state with other parameters, of each seed, from a folder of another run."""
-        expected, found = named(self.params(self._one)), named(params[0])
-        for name in sorted({*expected, *found}):
-            shapes = [tuple(one[name].shape) if name in one else None for one in (found, expected)]
-            if shapes[0] != shapes[1]:
-                raise InputError(
-                    f"{where}: has another network: its {name} is {shapes[0] or 'missing'}, that of this run "
-                    f"{shapes[1] or 'missing'}"
-                )
-        like = jax.tree.structure(self.params(self._one))
-        stacked = jax.tree.unflatten(
-            like, [np.stack([named(one)[name] for one in params]) for name in expected]
-        )
+        like = self.params(self._one)
+        check_fits(where, named(params[0]), named(like))
+        leaves = [np.stack([named(one)[name] for one in params]) for name in named(like)]
+        stacked = jax.tree.unflatten(jax.tree.structure(like), leaves)
         replaced = jax.jit(jax.vmap(self.method.with_params), out_shardings=_where(self.shapes["method"]))
         return {**state, "method": replaced(state["method"], stacked)}
 
