@@ -247,13 +247,14 @@ class Config:
         return min((step // self.check_every + 1) * self.check_every, self.max_steps)
 
     def _check_type(self, name: str, annotation: Any) -> None:
-        value = getattr(self, name)
-        if annotation == tuple[int, ...]:
-            value = tuple(value) if isinstance(value, list) else value
-            object.__setattr__(self, name, value)
-            good = isinstance(value, tuple) and all(_is(v, int) for v in value)
-        else:
-            good = any(_is(value, kind) for kind in typing.get_args(annotation) or (annotation,))
+        if isinstance(value := getattr(self, name), list):
+            object.__setattr__(self, name, value := tuple(value))
+        several = annotation == tuple[int, ...]
+        kinds = (int,) if several else typing.get_args(annotation) or (annotation,)
+        kinds += (int,) if float in kinds else ()
+        good = isinstance(value, tuple) == several
+        for one in value if several and good else [value]:
+            good &= isinstance(one, kinds) and (bool in kinds or not isinstance(one, bool))
         if not good:
             wanted = getattr(annotation, "__name__", str(annotation))
             raise InputError(f"{name} must be of type {wanted}, got {value!r}")
@@ -355,12 +356,6 @@ def parse_widths(text: str) -> tuple[tuple[int, ...], bool, int]:
     raise InputError(
         f"an architecture is written as 4x128, 4x128+skip, 64-32, or 4x128+q16 with 16 levels; got {text!r}"
     )
-
-
-def _is(value: Any, kind: Any) -> bool:
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
 
 
 # --- What depends on the shapes of a run's network alone, and needs no data ---

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,9 @@ class Loop:
         self._train_data = self.devices.placed(
             (self.dataset.x_train, self.dataset.y_train), self.devices.everywhere
         )
-        one, all_seeds = _where(self._one), _where(self.shapes)
-        self._taken = jax.jit(_taken, out_shardings=one)
-        self._replaced = jax.jit(_replaced, donate_argnums=0, out_shardings=all_seeds)
-        self._choose = jax.jit(_chosen, out_shardings=self.params(all_seeds))
+        self._taken = jax.jit(_taken, out_shardings=_where(self._one))
+        self._replaced = jax.jit(_replaced, donate_argnums=0, out_shardings=_where(self.shapes))
+        self._choose = jax.jit(_chosen, out_shardings=_where(self.params(self.shapes)))
 
     def _made(self, source: Any) -> Any:
         """The network: one of ours, or your own, which may be given."""
@@ -123,7 +122,8 @@ class Loop:
         """The state of all seeds before the first batch."""
         start = jax.jit(self._start, out_shardings=_where(self._one))
         states = [start(np.uint32(seed)) for seed in self.config.seeds]
-        return jax.jit(_stacked, out_shardings=_where(self.shapes))(states)
+        stack = functools.partial(jax.tree.map, lambda *leaves: jnp.stack(leaves))
+        return jax.jit(stack, out_shardings=_where(self.shapes))(*states)
 
     def started_from(self, state: State, params: list[Any], where: Path) -> State:
         """A state with other parameters, of each seed, from a folder of another run."""
@@ -309,21 +309,21 @@ class Loop:
 
     def _samples(self, split: str) -> Iterable[Any]:
         """Inputs and labels, call by call, and which of them count. What every check looks at stays there."""
-        if split == "train":
-            return self._cut(split)
-        if split not in self._kept:
-            self._kept[split] = list(self._cut(split))
-        return self._kept[split]
-
-    def _cut(self, split: str) -> Iterator[Any]:
+        if split in self._kept:
+            return self._kept[split]
         x, y = (getattr(self.dataset, f"{name}_{split}")[: self.config.evaluated] for name in "xy")
-        count = self.devices.count
-        size = -(-min(EVALUATED, len(x)) // count) * count  # can be divided
-        for i in range(0, len(x), size):
+        size = min(EVALUATED, len(x)) + -min(EVALUATED, len(x)) % self.devices.count  # can be divided
+
+        def part(i: int) -> Any:
             # The last call has as many samples as the others, some of which do not count.
-            rows = np.minimum(np.arange(i, i + size), len(x) - 1)
-            part = (x[rows], y[rows], np.arange(i, i + size) < len(x))
-            yield self.devices.placed(part, self.devices.over(0))
+            places = np.arange(i, i + size)
+            rows = np.minimum(places, len(x) - 1)
+            return self.devices.placed((x[rows], y[rows], places < len(x)), self.devices.over(0))
+
+        parts = map(part, range(0, len(x), size))
+        if split == "train":
+            return parts
+        return self._kept.setdefault(split, list(parts))
 
     @functools.cached_property
     def _count(self) -> Any:
@@ -385,10 +385,6 @@ def divisor(number: int, pieces: int) -> int:
     (100, 2, 1, 7)
     """
     return max(d for d in range(1, number + 1) if number % d == 0 and (number // d >= pieces or d == 1))
-
-
-def _stacked(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def _taken(state: State, i: jax.Array) -> State:

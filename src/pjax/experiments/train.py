@@ -241,20 +241,24 @@ def _prepare(
     Its folder is this process's alone as long as ``held`` is open, unless the run has ended.
     """
     wanted, finished, last = config or Config(), False, None
-    if folder is None:
-        if resume:
-            raise InputError("say which run to resume: its folder is missing")
-        folder = _new_folder(wanted, held)
-    else:
-        folder = Path(folder)
-        wanted, finished = _look(config, folder, resume, limits)
+    where = Path(folder or "")
+    if folder is not None:
+        wanted, finished = _look(config, where, resume, limits)
         if not finished:
-            held.enter_context(_alone(folder))
-            wanted, finished = _look(config, folder, resume, limits)  # again: another may have written
-            last = None if finished else checkpoint.last(folder)
-            if last is None and limits and read_run(folder).finished:
-                raise InputError(f"{folder}: there is no checkpoint, so the run cannot go on")
-    paths = {"folder": str(folder.absolute()), "checkpoint": last and str(last.absolute())}
+            held.enter_context(_alone(where))
+            wanted, finished = _look(config, where, resume, limits)  # again: another may have written
+            last = None if finished else checkpoint.last(where)
+            if last is None and limits and read_run(where).finished:
+                raise InputError(f"{where}: there is no checkpoint, so the run cannot go on")
+    elif resume:
+        raise InputError("say which run to resume: its folder is missing")
+    else:
+        for number in itertools.count(1):  # whoever makes it first has it
+            where = Path("runs") / (wanted.name if number == 1 else f"{wanted.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                held.enter_context(_alone(where, new=True))
+                break
+    paths = {"folder": str(where.absolute()), "checkpoint": last and str(last.absolute())}
     return {"config": wanted.as_json(), "finished": finished, **paths}
 
 
@@ -288,16 +292,6 @@ def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, i
             "nothing: begin a new run, with --init-from to go on from its parameters"
         )
     return wanted, run.finished and wanted == saved
-
-
-def _new_folder(config: Config, held: contextlib.ExitStack) -> Path:
-    """A folder in which there was no run. Whoever makes it first has it."""
-    for number in itertools.count(1):
-        folder = Path("runs") / (config.name if number == 1 else f"{config.name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            held.enter_context(_alone(folder, new=True))
-            break
-    return folder
 
 
 @contextlib.contextmanager
@@ -498,15 +492,16 @@ class _Trainer:
         for logger in self.loggers:
             logger(*_metrics(check))
         means = {name: float(np.mean(list(values.values()))) for name, values in found.items()}
-        told = self.tell(self._step, ms_per_step=self.ms_per_step, params=self._first_params, **means)
+
+        def first() -> Any:
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.loop.params(self.state))
+
+        told = self.tell(self._step, ms_per_step=self.ms_per_step, params=first, **means)
         try:
             for callback in self.callbacks:
                 callback(told)
         except StopTraining:
             self.ended = True
-
-    def _first_params(self) -> Any:
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.loop.params(self.state))
 
     def _result(self, i: int, train: float) -> SeedResult:
         validation = self._history("validation", i)
