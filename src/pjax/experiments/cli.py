@@ -139,7 +139,7 @@ def train(*, context: typer.Context, **given: Any) -> None:
         return f"pjax train --resume {where}"
 
     def advice() -> str:
-        saved = where is not None and checkpoint.exists(where)
+        saved = where is not None and checkpoint.every(where)
         return f"go on with: {again()}" if saved else "there was no checkpoint yet"
 
     def progress(p: Progress) -> None:

@@ -182,7 +182,7 @@ class Config:
                 )
             if name not in used:
                 base = self.method.partition(":")[0]
-                own = methods.options(base)
+                own = methods.OPTIONS.get(base)
                 more = f"; its own, as in {base}:{own[0]}=…, are {', '.join(own)}" if own else ""
                 raise InputError(
                     f"{name} does not apply to the method {self.method}. Of these settings it takes "

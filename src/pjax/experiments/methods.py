@@ -55,6 +55,7 @@ OPTIONS = {
 of the solver, the number of ``steps`` on a batch, the loss's ``loss_scale``, the ``precision``, and into how
 many ``groups`` a batch is divided that exchange their parameters in every ``sync_every`` steps. These divide
 the steps on a batch, or are a multiple of them: then groups train apart for several batches."""
+OPTIONS |= {f"{name}-fp": OPTIONS[name] for name in ("dr", "ap", "cp", "dm")}
 _COUNTS = ("groups", "steps", "sync_every")
 _NUMBERS: dict[str, Any] = dict.fromkeys(_COUNTS, int) | dict.fromkeys(
     ("beta", "loss_scale", "reach", "relaxation", "softness"), float
@@ -76,7 +77,7 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
     chosen: dict[str, Any] = {}
     for part in parts:
         key, _, value = part.partition("=")
-        if not (allowed := options(base)):
+        if not (allowed := OPTIONS.get(base)):
             raise InputError(f"the method {base} has no options, got {part!r}")
         check_name(f"an option of {base}", key, allowed)
         try:
@@ -103,15 +104,6 @@ def projects(name: str) -> bool:
     (True, False)
     """
     return name.partition(":")[0].partition("-")[0] in SOLVERS
-
-
-def options(base: str) -> tuple[str, ...]:
-    """What may follow the name of a method.
-
-    >>> options("adam"), options("fa")
-    (('groups', 'precision', 'sync_every'), ())
-    """
-    return OPTIONS.get(base.removesuffix("-fp"), ())
 
 
 def label(name: str) -> str:

@@ -271,7 +271,7 @@ def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, i
         return config, False
     if not resume:
         files = (folder / "metrics.jsonl", folder / "results.jsonl")
-        begun = checkpoint.exists(folder) or any(file.exists() and file.stat().st_size for file in files)
+        begun = checkpoint.every(folder) or any(file.exists() and file.stat().st_size for file in files)
         if config is None or begun:  # which another run in this folder would destroy
             raise InputError(f"{folder}: there is a run already; resume it, or choose another folder")
         return config, False
