@@ -42,24 +42,19 @@ class FeedbackAlignment(Descent):
         above = {k: v for k, v in drawn.items() if k.endswith("weight") and k != "hidden.0.weight"}
         return super().init(model, key) | {"feedback": above}
 
-    def gradient(
-        self, model: nn.Module, state: State, x: Array, y: Array, key: Array
-    ) -> tuple[Array, Params]:
+    def gradient(self, model: Any, state: State, x: Array, y: Array, key: Array) -> tuple[Array, Params]:
         del key
 
+        def linear(name: str, params: Params, x: Array) -> Array:
+            return _linear(x, params[name], state["feedback"][name])
+
         def loss(params: Params) -> Array:
-            return mean_cross_entropy(_logits(model, params, state["feedback"], x), y)
+            bound, seen = model.bind(params), x
+            for i, relu in enumerate(bound.relu):
+                seen = relu(linear(f"hidden.{i}.weight", params, seen) if i else bound.hidden[0](seen))
+            return mean_cross_entropy(linear("out.weight", params, seen), y)
 
         return jax.value_and_grad(loss)(state["params"])
-
-
-def _logits(model: Any, params: Params, feedback: Params, x: Array) -> Array:
-    """The network, with feedback matrices in its derivative."""
-    bound = model.bind(params)
-    for i, relu in enumerate(bound.relu):
-        name = f"hidden.{i}.weight"
-        x = relu(_linear(x, params[name], feedback[name]) if i else bound.hidden[0](x))
-    return _linear(x, params["out.weight"], feedback["out.weight"])
 
 
 @jax.custom_vjp
