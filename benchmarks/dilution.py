@@ -17,7 +17,8 @@ import optax
 
 import pjax
 from pjax import optim
-from pjax.experiments import data, methods, models
+from pjax.experiments import data, models
+from pjax.experiments.learners import mean_cross_entropy
 
 
 def _keep(moves: Any, _: Any, __: Any = None) -> tuple[Any, Any]:
@@ -46,7 +47,7 @@ def measure(depth: int, width: int) -> dict[str, tuple[list[float], list[float]]
     model = models.MLP(x.shape[1], [width] * depth, dataset.classes)
     params = model.init(jax.random.key(0))
     layers = [f"hidden.{i}.weight" for i in range(depth)] + ["out.weight"]
-    gradient = jax.grad(lambda p: methods.mean_cross_entropy(model.apply(p, x), y))(params)
+    gradient = jax.grad(lambda p: mean_cross_entropy(model.apply(p, x), y))(params)
 
     def relative(moves: Any) -> list[float]:
         return [float(jnp.linalg.norm(moves[k]) / jnp.linalg.norm(moves[layers[-1]])) for k in layers]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pjax
-from pjax.experiments.methods import Params
+from pjax.experiments.learners import Params
 from pjax.experiments.models import MLP
 from pjax.optim import solver as _solver
 

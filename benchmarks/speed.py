@@ -41,7 +41,7 @@ import optax
 import pjax
 from pjax import devices
 from pjax.experiments import models
-from pjax.experiments.methods import mean_cross_entropy
+from pjax.experiments.learners import mean_cross_entropy
 from pjax.graph import fan_out
 from pjax.graph import read as tracing
 

@@ -73,10 +73,7 @@ SETTINGS: dict[str, tuple[type, str]] = {
     "validation": (float, "Of own data: share of the rows to validate with; by default 0.1."),
     "test": (float, "Of own data: share of the rows to test with; by default 0.2."),
     "standardise": (bool, "Of own data: inputs get mean 0 and deviation 1; by default they do."),
-    "model": (
-        str,
-        "mlp, cnn or rnn, by default what suits the data; to train, also your own, package.module:make.",
-    ),
+    "model": (str, "mlp, cnn or rnn, by default as suits the data; to train, also your own module:make."),
     "widths": (str, "Hidden layers, as 4x128, 4x128+skip, 64-32; 4x128+q16: rounded to 16 levels."),
     "method": (
         str,
@@ -88,22 +85,13 @@ SETTINGS: dict[str, tuple[type, str]] = {
     "max_steps": (int, "Stop after so many steps at the latest; with --resume, go on to so many."),
     "check_every": (int, "Steps between checks of the accuracy; the last is at --max-steps."),
     "patience": (int, "Checks without improvement to stop after; 0: never; by default 5."),
-    "learning_rate": (
-        float,
-        "Of ep and methods that do not project; by default 0.001, and 0.0001 for fa.",
-    ),
-    "schedule": (
-        str,
-        "Of methods with a learning rate: constant, or how it falls to 0: linear, cosine.",
-    ),
+    "learning_rate": (float, "Of ep and methods that do not project; by default 0.001, and 0.0001 for fa."),
+    "schedule": (str, "Of methods with a learning rate: constant, or how it falls to 0: linear, cosine."),
     "warmup": (int, "Of methods with a learning rate: steps in which it rises from 0."),
     "decay_steps": (int, "Of a schedule that falls: the step of 0; by default --max-steps."),
     "weight_decay": (float, "Of methods with a learning rate: how much weights shrink, times the rate."),
     "clip": (float, "Of methods with a learning rate: the largest norm of a gradient, or move."),
-    "loss_scale": (
-        float,
-        "Of methods that project: factor of the loss in its proximal operator; by default 5.",
-    ),
+    "loss_scale": (float, "Of projections: factor of the loss in its proximal operator; by default 5."),
     "consensus": (str, "Of dr, ap, cp and dm: paper, the default, or exact."),
     "sequence_length": (int, "Of texts: characters in a window; by default 64."),
     "log": (str, "Metrics to tensorboard, csv, wandb, as in csv,tensorboard."),
@@ -113,23 +101,18 @@ NETWORK = ("data", "model", "widths", "method", "batch_size", "sequence_length")
 """Those that say what a network, and a step, looks like."""
 
 
-def _completing(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """What a shell offers."""
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+_COMPLETED = {"data": DATA, "model": MODELS, "method": METHODS, "schedule": SCHEDULES, "log": LOGGERS}
 
 
-def _complete_data(incomplete: str) -> list[str]:
-    files = [path.name for path in sorted(Path.cwd().glob("*")) if path.suffix in SUFFIXES]
-    return _completing([*DATA, *files])(incomplete)
+def _completing(setting: str) -> Callable[[str], list[str]]:
+    """What a shell offers for a setting: names, and for data files, too."""
 
+    def offer(incomplete: str) -> list[str]:
+        here = sorted(Path.cwd().glob("*")) if setting == "data" else []
+        names = [*_COMPLETED.get(setting, ()), *(path.name for path in here if path.suffix in SUFFIXES)]
+        return [name for name in names if name.startswith(incomplete)]
 
-_COMPLETED = {
-    "data": _complete_data,
-    "model": _completing(MODELS),
-    "method": _completing(METHODS),
-    "schedule": _completing(SCHEDULES),
-    "log": _completing(LOGGERS),
-}
+    return offer
 
 
 def _command(
@@ -146,8 +129,7 @@ def _command(
 
     def option(setting: str) -> inspect.Parameter:
         kind, words = SETTINGS[setting]
-        made = Option(help=words, autocompletion=_COMPLETED.get(setting))
-        annotation: Any = Annotated[kind | None, made]
+        annotation: Any = Annotated[kind | None, Option(help=words, autocompletion=_completing(setting))]
         return inspect.Parameter(
             setting, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(setting), annotation=annotation
         )
@@ -168,6 +150,11 @@ def _command(
         return declared
 
     return declare
+
+
+def _flag(name: str, words: str) -> Any:
+    """An option without a value, and without an opposite."""
+    return Option(False, name, help=words)
 
 
 AsJson = Annotated[bool, Option("--json", help="Print the results as JSON, and nothing else.")]
@@ -218,15 +205,11 @@ def train(
     folder: Path | None = Option(None, help="Of the run; by default a new one in runs/."),
     resume: Path | None = Option(None, help="Go on with the run in this folder."),
     init_from: Path | None = Option(None, help="Begin with the best parameters of the run in this folder."),
-    quiet: bool = Option(False, "--quiet", help="Print nothing but errors."),
+    quiet: bool = _flag("--quiet", "Print nothing but errors."),
     as_json: AsJson = False,
     devices: str | None = Option(None, help="How many devices share every batch, or all; by default 1."),
-    shard_parameters: bool = Option(
-        False, "--shard-parameters", help="Divide the parameters, too, over the devices."
-    ),
-    distributed: bool = Option(
-        False, "--distributed", help="Be one of several processes, which share every batch."
-    ),
+    shard_parameters: bool = _flag("--shard-parameters", "Divide the parameters, too, over the devices."),
+    distributed: bool = _flag("--distributed", "Be one of several processes, which share every batch."),
     coordinator: str | None = Option(
         None,
         help="HOST:PORT of process 0; where all three are left out, the cluster is asked.",
@@ -280,7 +263,7 @@ def compare(
         "extrapolated projections beside Adam; exchanges, accuracy over bytes that "
         "devices send; studies, of rounding, precision and what helps. May be repeated.",
     ),
-    every: bool = Option(False, "--all", help="All presets."),
+    every: bool = _flag("--all", "All presets."),
     quick: bool = Option(False, help="A small version: minutes on two cores."),
     only_methods: str | None = Option(None, "--methods", help="Some of the methods, as in dr,ap,adam."),
     architectures: str | None = Option(None, help="Some of the architectures, as in 1x128,4x128+skip."),
@@ -288,10 +271,8 @@ def compare(
     max_steps: int | None = Option(None, help="Stop each run after so many steps."),
     batch_size: int | None = Option(None, help="Samples in a batch."),
     together: Together = None,
-    untimed: bool = Option(False, "--untimed", help="Record no times: other work runs on the device."),
-    retime: bool = Option(
-        False, "--retime", help="Run nothing: time the steps of what has ended, one run at a time."
-    ),
+    untimed: bool = _flag("--untimed", "Record no times: other work runs on the device."),
+    retime: bool = _flag("--retime", "Run nothing: time the steps of what has ended, one run at a time."),
     folder: Path = Option(Path("results"), help="Where results are kept."),
 ) -> None:
     """Compare methods as the paper's tables do. Start again to go on with what was interrupted."""
@@ -325,7 +306,7 @@ def graph(
 
 
 @_command(app, "summary", NETWORK, data="digits", method="ap", batch_size=32)
-def summary(markdown: bool = Option(False, "--markdown", help="As a table in Markdown.")) -> None:
+def summary(markdown: bool = _flag("--markdown", "As a table in Markdown.")) -> None:
     """Show nodes, edges, memory and operations of a network. For functions of your own: pjax.summary."""
 
 

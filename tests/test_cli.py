@@ -311,7 +311,7 @@ class TestRuns:
     def test_another_network_is_refused(self, done: Path, tmp_path: Path) -> None:
         arguments = ["--max-steps", "50", "--folder", tmp_path / "run", "--init-from", done]
         message = run("train", "--widths", "1x9", *arguments, code=2)
-        assert "its hidden.0.weight is (64, 8), that of this run (64, 9)" in message
+        assert "hidden.0.weight is float32[64, 8], this run has float32[64, 9]" in message
         assert "no such file" in run("train", *arguments[:-1], tmp_path / "nowhere", code=2)
 
 

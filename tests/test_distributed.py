@@ -318,8 +318,5 @@ def test_bad_options(tmp_path: Path, arguments: str, message: str) -> None:
 def test_a_batch_that_cannot_be_divided() -> None:
     devices = Devices()
     devices.count = 3
-    devices.check_batch(63)
-    with pytest.raises(
-        InputError, match="batch_size must be a multiple of 3, the number of devices, got 64: take 63"
-    ):
-        devices.check_batch(64)
+    with pytest.raises(InputError, match="batch_size must be a multiple of the 3 devices, got 64: take 63"):
+        Loop(CONFIG, devices=devices)

@@ -156,7 +156,7 @@ def test_options_of_methods_are_those_there_are():
     )
     found = {m: o for cell, o in rows.items() for m in re.findall(r"`([a-z]+)`", cell)}
     assert {m: re.findall(r"`(\w+)`", o) for m, o in found.items()} == {
-        method: sorted(options) for method, options in methods.OPTIONS.items()
+        method: sorted(options) for method, options in methods.OPTIONS.items() if not method.endswith("-fp")
     }
 
 

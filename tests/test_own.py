@@ -263,6 +263,7 @@ def test_models_that_are_refused(model: object, message: str) -> None:
 
 
 def test_a_model_by_name(tmp_path: Path) -> None:
+    assert Config(data="digits", model="networks:make").widths == ()
     with pytest.raises(pjax.PjaxError, match=r"no module nowhere: expected the file nowhere\.py in"):
         own_model.find("nowhere:make")
     with pytest.raises(pjax.PjaxError, match=r"tests\.test_own has no 'nothing', it has"):
@@ -276,7 +277,7 @@ def test_a_model_by_name(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"model": "a:b", "widths": (3,)}, "widths does not apply to a model of your own"),
-        ({"model": "a:b", "method": "fa"}, "FA is for the models mlp and cnn"),
+        ({"model": "a:b", "method": "fa"}, "FA is for the model mlp, got a:b"),
         ({"target": "y"}, "target is for data of your own"),
         ({"data": "a.npz", "target": "y"}, "target is for the columns of a file .csv"),
         ({"data": "a.csv"}, "say which column of a.csv"),

@@ -424,7 +424,7 @@ class TestConfig:
             ({"widths": ()}, "widths must hold at least one number"),
             ({"widths": (0,)}, "widths must be at least 1"),
             ({"widths": "128"}, "widths must be of type"),
-            ({"seeds": (1, 1)}, "seeds must differ"),
+            ({"seeds": (1, 1)}, "seeds must be from 0 to 4294967295, and differ; got 1, 1"),
             ({"seeds": (-1,)}, "seeds must be from 0"),
             ({"batch_size": 0}, "batch_size must be at least 1"),
             ({"batch_size": True}, "batch_size must be of type int"),
@@ -502,8 +502,7 @@ class TestConfig:
         assert Config.from_json(recorded) == config
         assert ("learning_rate" in recorded) == (method in ("ep", "adam", "ap:outer=adam:steps=10"))
         assert ("loss_scale" in recorded) == (method != "adam")
-        solver = getattr(config.made_method(), "solver", None)
-        assert recorded["steps_per_batch"] == (solver.steps_per_update if solver else 1)
+        assert recorded["steps_per_batch"] == config.made_method().steps_per_batch
 
     def test_files_of_earlier_versions_are_read(self) -> None:
         """They name settings that do not apply, and leave open what was used."""

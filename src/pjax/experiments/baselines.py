@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from pjax import nn
-from pjax.experiments.learners import Descent, Params, Rates, State, mean_cross_entropy
+from pjax.experiments.learners import Descent, Params, State, mean_cross_entropy
 from pjax.experiments.models import CNN, MLP, convolve
 
 # --- Feedback Alignment ---
@@ -23,58 +24,50 @@ class FeedbackAlignment(Descent):
     in backpropagation: the loss is the mean cross-entropy, the weight's gradient is
     :math:`x^\top \delta_y`. The first layer passes no error on, and has no such matrix.
 
-    Args:
-        learning_rate: of the optimiser. The paper uses 1e-4.
-        optimiser: ``"adam"`` or ``"sgd"``. The paper does not say which it uses; at its learning rate Adam
-            comes to its accuracy in about its number of steps, while SGD has hardly begun to learn.
+    The paper uses a learning rate of 1e-4, and does not say with which optimiser: Adam comes to its accuracy
+    in about its number of steps, while SGD has hardly begun to learn.
 
     Reference: T. P. Lillicrap, D. Cownden, D. B. Tweed, C. J. Akerman, "Random synaptic feedback weights
     support error backpropagation for deep learning", Nature Communications 7, 13276 (2016).
 
-    >>> method, model = FeedbackAlignment(), MLP(784, [128, 64], 10)
+    >>> import optax
+    >>> method, model = FeedbackAlignment(optax.adam(1e-4)), MLP(784, [128, 64], 10)
     >>> state = method.init(model, jax.random.key(0))
     >>> {name: matrix.shape for name, matrix in state["feedback"].items()}
     {'hidden.1.weight': (128, 64), 'out.weight': (64, 10)}
     """
 
-    learning_rate: "float | Rates" = 1e-4
-
-    def init(self, model: nn.Module, key: jax.Array) -> State:
+    def init(self, model: nn.Module, key: Array) -> State:
         drawn = model.init(jax.random.fold_in(key, 0))
         above = {k: v for k, v in drawn.items() if k.endswith("weight") and k != "hidden.0.weight"}
         return super().init(model, key) | {"feedback": above}
 
-    def gradient(
-        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, Params]:
+    def gradient(self, model: Any, state: State, x: Array, y: Array, key: Array) -> tuple[Array, Params]:
         del key
 
-        def loss(params: Params) -> jax.Array:
-            return mean_cross_entropy(_logits(model, params, state["feedback"], x), y)
+        def linear(name: str, params: Params, x: Array) -> Array:
+            return _linear(x, params[name], state["feedback"][name])
+
+        def loss(params: Params) -> Array:
+            bound, seen = model.bind(params), x
+            for i, relu in enumerate(bound.relu):
+                seen = relu(linear(f"hidden.{i}.weight", params, seen) if i else bound.hidden[0](seen))
+            return mean_cross_entropy(linear("out.weight", params, seen), y)
 
         return jax.value_and_grad(loss)(state["params"])
 
 
-def _logits(model: Any, params: Params, feedback: Params, x: jax.Array) -> jax.Array:
-    """The network, with feedback matrices in its derivative."""
-    bound = model.bind(params)
-    for i, relu in enumerate(bound.relu):
-        name = f"hidden.{i}.weight"
-        x = relu(_linear(x, params[name], feedback[name]) if i else bound.hidden[0](x))
-    return _linear(x, params["out.weight"], feedback["out.weight"])
-
-
 @jax.custom_vjp
-def _linear(x: jax.Array, weight: jax.Array, feedback: jax.Array) -> jax.Array:  # noqa: ARG001
+def _linear(x: Array, weight: Array, feedback: Array) -> Array:  # noqa: ARG001
     """``x @ weight``, whose derivative in `x` is taken as if it were ``x @ feedback``."""
     return x @ weight
 
 
-def _forward(x: jax.Array, weight: jax.Array, feedback: jax.Array) -> tuple[jax.Array, State]:
+def _forward(x: Array, weight: Array, feedback: Array) -> tuple[Array, State]:
     return x @ weight, (x, feedback)
 
 
-def _backward(saved: State, error: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+def _backward(saved: State, error: Array) -> tuple[Array, Array, None]:
     x, feedback = saved
     return error @ feedback.T, x.T @ error, None
 
@@ -108,8 +101,7 @@ class ForwardForward(Descent):
     only one. The network's readout ``out`` is not used: its weight stays as it was initialised.
 
     Args:
-        optimiser: ``"adam"`` or ``"sgd"``.
-        learning_rate: of the optimiser. The paper uses 1e-3.
+        optimiser: of optax. The paper uses SGD and Adam, with a learning rate of 1e-3.
         threshold: :math:`\theta > 0`; by default 2 for vectors, and 6 for images.
 
     The paper says neither which goodness nor which threshold it uses. With the sum of squares in place of the
@@ -119,12 +111,13 @@ class ForwardForward(Descent):
     Reference: G. Hinton, "The Forward-Forward Algorithm: Some Preliminary Investigations" (2022),
     arXiv:2212.13345.
 
-    >>> method = ForwardForward()
+    >>> import optax
+    >>> method = ForwardForward(optax.adam(1e-3))
     >>> method.inputs((784,), 10), method.inputs((28, 28, 1), 10)
     ((794,), (28, 28, 11))
     >>> model = MLP(794, [128], 10)
     >>> state = method.init(model, jax.random.key(0))
-    >>> method.scores(model, method.params(state), jnp.ones((5, 784))).shape
+    >>> method.scores(model, state["params"], jnp.ones((5, 784))).shape
     (5, 10)
     """
 
@@ -133,15 +126,13 @@ class ForwardForward(Descent):
     def inputs(self, shape: tuple[int, ...], classes: int) -> tuple[int, ...]:
         return (*shape[:-1], shape[-1] + classes)
 
-    def gradient(
-        self, model: Any, state: State, x: jax.Array, y: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, Params]:
+    def gradient(self, model: Any, state: State, x: Array, y: Array, key: Array) -> tuple[Array, Params]:
         classes = model.out.out_features
         threshold = (2.0 if isinstance(model, MLP) else 6.0) if self.threshold is None else self.threshold
         wrong = (y + jax.random.randint(key, y.shape, 1, classes)) % classes
         labels = jax.nn.one_hot(jnp.stack([y, wrong]), classes, dtype=x.dtype)
 
-        def loss(params: Params) -> tuple[jax.Array, jax.Array]:
+        def loss(params: Params) -> tuple[Array, Array]:
             bound = model.bind(params)
             seen, added = _first(bound, params["hidden.0.weight"], x)
             # A product, not a gather, whose gradient would be a sum in no fixed order on a GPU.
@@ -154,12 +145,12 @@ class ForwardForward(Descent):
         gradient, value = jax.grad(loss, has_aux=True)(state["params"])
         return value, gradient
 
-    def scores(self, model: Any, params: Params, x: jax.Array) -> jax.Array:
+    def scores(self, model: Any, params: Params, x: Array) -> Array:
         """The goodness of each label."""
         bound = model.bind(params)
         seen, added = _first(bound, params["hidden.0.weight"], x)
 
-        def score(label: jax.Array) -> jax.Array:
+        def score(label: Array) -> Array:
             layers = _goodness(bound, seen + label)
             return jnp.sum(layers[1:] if len(layers) > 1 else layers, axis=0)
 
@@ -167,7 +158,7 @@ class ForwardForward(Descent):
         return jax.lax.map(score, added).T
 
 
-def _first(bound: MLP | CNN, weight: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _first(bound: MLP | CNN, weight: Array, x: Array) -> tuple[Array, Array]:
     """The output of the first linear map in two parts, of which an input with a label gives the sum.
 
     Returns:
@@ -182,7 +173,7 @@ def _first(bound: MLP | CNN, weight: jax.Array, x: jax.Array) -> tuple[jax.Array
     return convolve(_unit(x, _SPACE), of_inputs), convolve(planes, of_labels)
 
 
-def _goodness(bound: MLP | CNN, sums: jax.Array) -> jax.Array:
+def _goodness(bound: MLP | CNN, sums: Array) -> Array:
     """The goodness of each layer, of shape ``(layers, …)``, given the output of the first linear map."""
     axes = (-1,) if isinstance(bound, MLP) else _SPACE
     found = []
@@ -195,6 +186,6 @@ def _goodness(bound: MLP | CNN, sums: jax.Array) -> jax.Array:
     return jnp.stack(found)
 
 
-def _unit(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+def _unit(x: Array, axes: tuple[int, ...]) -> Array:
     """Divided by the root mean square."""
     return x * jax.lax.rsqrt(jnp.mean(x**2, axes, keepdims=True) + _LEAST)

@@ -35,21 +35,16 @@ def save(path: Path, tree: Any, note: Note) -> None:
     for unfinished in path.parent.glob(".checkpoint-*"):
         unfinished.unlink(missing_ok=True)
     trees.write(path, named(tree), note)
-    earlier = [other for other in _all(path.parent) if _number(other) < _number(path)]
-    for other in _all(path.parent):
+    earlier = [other for other in every(path.parent) if _number(other) < _number(path)]
+    for other in every(path.parent):
         if other not in (path, *earlier[-1:]):
             other.unlink(missing_ok=True)
-
-
-def exists(folder: Path) -> bool:
-    """Whether there is a checkpoint in a folder, be it whole or not."""
-    return bool(_all(folder))
 
 
 def last(folder: Path) -> Path | None:
     """The last whole checkpoint in a folder, if there is one; a warning names those that are passed over."""
     problems: list[DamagedError] = []
-    for path in reversed(_all(folder)):
+    for path in reversed(every(folder)):
         try:
             trees.read(path)
         except DamagedError as error:
@@ -73,12 +68,12 @@ def load(path: Path, like: Any) -> tuple[Any, Note]:
 
 def remove(folder: Path) -> None:
     """Remove all checkpoints in a folder."""
-    for path in _all(folder):
+    for path in every(folder):
         path.unlink(missing_ok=True)
 
 
-def _all(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, by their numbers."""
+def every(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, by their numbers, be they whole or not."""
     found = (path for path in folder.glob("checkpoint-*.npz") if re.fullmatch(r"checkpoint-\d+", path.stem))
     return sorted(found, key=_number)
 

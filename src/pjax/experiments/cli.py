@@ -1,6 +1,6 @@
 """What the commands of the command line do: a thin layer over `data`, `train`, `compare` and `report`.
 
-What they take is declared in `pjax_command`, which shows help without this.
+Functions have the names of those in `pjax_command` that say what a command takes, and show help without this.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from rich.text import Text
 import pjax
 from pjax.checks import check_name
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, methods, plots, results
+from pjax.experiments import checkpoint, endings, learners, methods, plots, results
 from pjax.experiments import compare as comparing
 from pjax.experiments import data as datasets
 from pjax.experiments import devices as placing
@@ -34,6 +34,7 @@ from pjax.experiments import processes as joining
 from pjax.experiments import report as reporting
 from pjax.experiments import train as training
 from pjax.experiments.config import Config, example, parse_widths
+from pjax.experiments.loggers import names
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import Run
 from pjax.experiments.train import Progress
@@ -63,7 +64,6 @@ def _say(what: object) -> None:
 
 
 def data_list() -> None:
-    """Show the data sets, and whether they are here."""
     table = Table("name", "where", box=None)
     for name in datasets.names():
         here = datasets.path(name)
@@ -73,7 +73,6 @@ def data_list() -> None:
 
 
 def data_get(*, names: list[str]) -> None:
-    """Download data sets, with a bar."""
     columns = (
         rich.progress.DownloadColumn(),
         rich.progress.TransferSpeedColumn(),
@@ -112,10 +111,10 @@ _CLUSTER = ("coordinator", "processes", "process", "timeout")
 
 
 def train(*, context: typer.Context, **given: Any) -> None:
-    """Train a network, or go on with a run."""
     o = types.SimpleNamespace(**given)
     count, where, config = _count(o.devices), o.resume or o.folder, None
-    named = [name for name, source in _sources(context) if source == "COMMANDLINE"]
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    named = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if not o.distributed:
         if stray := [f"--{name}" for name in named if name in _CLUSTER]:
             raise InputError(f"{', '.join(stray)}: for several processes, give --distributed too")
@@ -140,7 +139,7 @@ def train(*, context: typer.Context, **given: Any) -> None:
         return f"pjax train --resume {where}"
 
     def advice() -> str:
-        saved = where is not None and checkpoint.exists(where)
+        saved = where is not None and checkpoint.every(where)
         return f"go on with: {again()}" if saved else "there was no checkpoint yet"
 
     def progress(p: Progress) -> None:
@@ -156,7 +155,7 @@ def train(*, context: typer.Context, **given: Any) -> None:
         advised = f"{again()}, alone or --distributed over any number of processes"
         raise typer.Exit(joining.watch(command, advised))
     if o.distributed:
-        joined = joining.joined(o.coordinator, o.processes, o.process, o.timeout)
+        joined = joining.joined(**{name: given[name] for name in _CLUSTER})
     with endings.saying(advice), joined:
         places = placing.Devices(
             jax.device_count() if count == "all" else count, shard_parameters=o.shard_parameters
@@ -198,13 +197,6 @@ def _count(devices: str | None) -> Any:
     return int(devices)
 
 
-def _sources(context: typer.Context) -> Iterator[tuple[str, str]]:
-    """The parameters, and where their values come from."""
-    for name in context.params:
-        if (source := context.get_parameter_source(name)) is not None:
-            yield name, source.name
-
-
 def _config(widths: str | None = None, **settings: Any) -> Config:
     """A configuration from what the command line gives; the rest is left open."""
     given = {name: value for name, value in settings.items() if value is not None}
@@ -230,7 +222,7 @@ _BAR = 12
 def _training_bar() -> Iterator[Any]:
     """A function that shows progress: as a bar on a terminal, as lines elsewhere."""
     if not console.is_terminal:
-        yield _Lines().show
+        yield _line_shower()
         return
     columns = (
         rich.progress.BarColumn(bar_width=_BAR),
@@ -250,36 +242,24 @@ def _training_bar() -> Iterator[Any]:
             if not math.isnan(p.ms_per_step):
                 parts.append(f"{p.ms_per_step:.3g} ms/step")
             others = len(title) + 1 + _BAR + 1 + 2 * len(f"{p.max_steps:,}") + 2 + len(" 00:00:00 left")
-            state = escape(_fitting(parts, console.width - others))
-            update(title, completed=p.step, total=p.max_steps, state=state)
+            while len(parts) > 1 and len(" ".join(parts)) > console.width - others:
+                parts.pop()
+            update(title, completed=p.step, total=p.max_steps, state=escape(" ".join(parts)))
 
         yield show
 
 
-def _fitting(parts: list[str], width: int) -> str:
-    """As many of the first parts as fit.
+def _line_shower() -> Callable[[str, Progress], None]:
+    """A function that prints a line for each check, not oftener than once a second for one run."""
+    last: dict[str, float] = {}
 
-    >>> _fitting(["loss 0.1", "test 90 %", "2 ms/step"], 20)
-    'loss 0.1 test 90 %'
-    """
-    while len(parts) > 1 and len(" ".join(parts)) > width:
-        parts = parts[:-1]
-    return " ".join(parts)
-
-
-class _Lines:
-    """One line for each check, not oftener than once a second for one run."""
-
-    def __init__(self) -> None:
-        self.last: dict[str, float] = {}
-
-    def show(self, name: str, p: Progress) -> None:
+    def show(name: str, p: Progress) -> None:
         now = time.monotonic()
         if p.message == "timed":
             console.print(f"{name}: {p.ms_per_step:.3g} ms/step", soft_wrap=True)
-        if math.isnan(p.test) or (now - self.last.get(name, -1.0) < 1.0 and p.step < p.max_steps):
+        if math.isnan(p.test) or (now - last.get(name, -1.0) < 1.0 and p.step < p.max_steps):
             return
-        self.last[name] = now
+        last[name] = now
         title = f"{name}: " if name else ""
         left = (p.max_steps - p.step) * p.ms_per_step / 1000
         console.print(
@@ -287,6 +267,8 @@ class _Lines:
             f"test {p.test:.2f} %  {p.ms_per_step:.3g} ms/step  {clock(left)} left",
             soft_wrap=True,
         )
+
+    return show
 
 
 def _print_results(runs: list[Run]) -> None:
@@ -323,7 +305,6 @@ def _as_json(run: Run) -> dict[str, Any]:
 
 
 def list_runs(*, folder: Path, as_json: bool) -> None:
-    """Show the runs in a folder, with their results."""
     runs = results.read_runs(folder)
     if as_json:
         typer.echo(json.dumps([_as_json(run) for run in runs]))
@@ -343,7 +324,6 @@ def list_runs(*, folder: Path, as_json: bool) -> None:
 
 
 def evaluate(*, run: Path, data: Path | None, seed: int | None, as_json: bool) -> None:
-    """Show the accuracy of a run's best parameters."""
     found = evaluating.evaluate(run, data, seed=seed)
     if as_json:
         typer.echo(json.dumps(found))
@@ -353,7 +333,6 @@ def evaluate(*, run: Path, data: Path | None, seed: int | None, as_json: bool) -
 
 
 def predict(*, run: Path, data: Path, out: Path, seed: int | None) -> None:
-    """Write what a run's best parameters predict for inputs."""
     evaluating.check_out(out)
     outputs = evaluating.predict(run, data, seed=seed)
     _say(evaluating.write_predictions(outputs, out, training.saved_form(run)))
@@ -363,7 +342,6 @@ def predict(*, run: Path, data: Path, out: Path, seed: int | None) -> None:
 
 
 def compare(*, preset: list[str] | None, every: bool, retime: bool, **given: Any) -> None:
-    """Make the runs of presets, or go on with them, and show their results."""
     o, known = types.SimpleNamespace(**given), [*comparing.PRESETS, *comparing.GROUPS]
     if bool(preset) == every:
         advice = f"name one or more, of {', '.join(known)}, or all"
@@ -381,8 +359,8 @@ def compare(*, preset: list[str] | None, every: bool, retime: bool, **given: Any
                     name,
                     o.folder,
                     quick=o.quick,
-                    only_methods=_names(o.only_methods),
-                    only_architectures=_names(o.architectures),
+                    only_methods=None if o.only_methods is None else names(o.only_methods),
+                    only_architectures=None if o.architectures is None else names(o.architectures),
                     progress=show,
                     together=o.together,
                     timed=not o.untimed,
@@ -394,20 +372,14 @@ def compare(*, preset: list[str] | None, every: bool, retime: bool, **given: Any
     console.print(f"results: {escape(str(o.folder))}; tables and plots: pjax report {escape(str(o.folder))}")
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
 def report(*, folder: Path, out: Path | None, formats: str) -> None:
-    """Make tables and plots."""
-    for path in reporting.report(folder, out, _names(formats) or ()):
+    for path in reporting.report(folder, out, names(formats)):
         _say(path)
     if line := reporting.summary(results.read_runs(folder)):
         _say(line)
 
 
 def pack(*, folder: Path) -> None:
-    """Put the runs that have ended into one file for each study."""
     for path in results.pack(folder):
         _say(path)
 
@@ -416,7 +388,6 @@ def pack(*, folder: Path) -> None:
 
 
 def graph(*, fold: bool, out: list[Path] | None, **settings: Any) -> None:
-    """Draw a network as a graph of constraints."""
     drawing = pjax.draw(*example(_config(**settings)), fold=fold)
     for path in out or ():
         _say(drawing.save(path))
@@ -425,17 +396,15 @@ def graph(*, fold: bool, out: list[Path] | None, **settings: Any) -> None:
 
 
 def summary(*, markdown: bool, **settings: Any) -> None:
-    """Show nodes, edges, memory and operations of a network."""
     found = pjax.summary(*example(_config(**settings)))
     typer.echo(found.markdown if markdown else str(found))
 
 
 def profile(**settings: Any) -> None:
-    """Show where the time of a step goes, node by node."""
     loop = Loop(_config(**settings))
-    if not isinstance(loop.method, methods.Projections):
+    if not isinstance(loop.method, learners.Projections):
         raise InputError(f"only projection methods can be profiled, got {settings['method']}")
     params = loop.model.init(jax.random.key(0))
-    with methods.products(loop.method.precision):
-        found = pjax.profile(loop.method.loss(loop.model, *loop.batch()), params, loop.method.solver)
+    with learners.products(loop.method.precision):
+        found = pjax.profile(loop.method.loss(loop.model, *loop.batch()), params, loop.method.optimiser)
     _say(found)

@@ -61,17 +61,11 @@ class Preset:
         given = {key: value for key, value in settings.items() if value is not None}
         for name in self.architectures:
             widths, skip, levels = parse_widths(name)
-            network: dict[str, Any] = {
-                "data": self.data,
-                "model": self.model,
-                "widths": widths,
-                "skip": skip,
-                "levels": levels,
-            }
+            network = Config(self.data, self.model, widths, skip, levels)
             for method in self.methods:
                 if not (skip and method in methods.NO_SKIP):
                     usual = self._usual(method, quick, given.get("max_steps"))
-                    yield Config(**network, method=method, **({"batch_size": 256} | usual | given))
+                    yield network.on(method=method, **({"batch_size": 256} | usual | given))
 
     def _usual(self, method: str, quick: bool, most: int | None) -> dict[str, Any]:
         """Settings of a run to convergence, as in the paper, or on a number of batches."""
@@ -81,7 +75,7 @@ class Preset:
                 return {"seeds": SEEDS, "max_steps": MAX_STEPS, "check_every": 1000}
             steps = most or self.quick["projection_steps" if methods.projects(method) else "steps"]
             return small | {"max_steps": steps, "check_every": divisor(steps, QUICK_CHECKS)}
-        per_batch = methods.default(method, "steps_per_batch")
+        per_batch = methods.settings(method)["steps_per_batch"]
         batches, checks = (self.quick["steps"], QUICK_CHECKS) if quick else (self.batches, CHECKS)
         batches = (most or batches * per_batch) // per_batch
         usual = {"seeds": (0, 1, 2), "study": self.study, "patience": 0} | (small if quick else {})

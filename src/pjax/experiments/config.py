@@ -36,7 +36,7 @@ _COUNTS = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequenc
 _RANGES: dict[str, tuple[float, str]] = (
     dict.fromkeys(_COUNTS, (1, "at least 1"))
     | {"patience": (0, "at least 0")}
-    | dict.fromkeys(("loss_scale", "init_scale", "learning_rate"), (math.ulp(0.0), "a positive number"))
+    | dict.fromkeys(("loss_scale", "learning_rate"), (math.ulp(0.0), "a positive number"))
     | dict.fromkeys(("warmup", "decay_steps", "weight_decay", "clip"), (0, "a number from 0"))
 )
 """The least value of settings, and how it is called."""
@@ -64,18 +64,10 @@ class Config:
         check_every: steps between two checks of the accuracy; the last one is at ``max_steps``, whatever this
             is. By default about 1000, fewer for the digits, and never more than ``max_steps``.
         patience: checks without a better validation accuracy after which to stop; 0 for never.
-        learning_rate: of methods that have one; by default the paper's.
-        schedule: of methods with a learning rate, ``"constant"``, the default, or how it falls to 0:
-            ``"linear"`` or ``"cosine"``.
-        warmup: of methods with a learning rate, the steps in which it rises from 0; by default none.
-        decay_steps: the step at which a rate that falls is 0; by default ``max_steps``.
-        weight_decay: of methods with a learning rate, how much of a parameter is taken away in every step,
-            times the rate; by default nothing.
-        clip: of methods with a learning rate, the largest norm of a gradient, or of what stands for one; by
-            default 0, for any.
+        learning_rate, schedule, warmup, decay_steps, weight_decay, clip: of methods with a learning rate, see
+            `pjax.experiments.learners.Rates`; by default the paper's rate, and to decay ``max_steps``.
         loss_scale: of methods that project, the factor λ of the loss in its proximal operator; by default 5.
         consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
-        init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
         sequence_length: of texts, the characters in a window; by default 64.
         init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
             default new ones.
@@ -112,7 +104,6 @@ class Config:
     clip: float | None = None
     loss_scale: float | None = None
     consensus: str | None = None
-    init_scale: float = models.SCALE
     sequence_length: int | None = None
     init_from: str = ""
     target: str | None = None
@@ -144,86 +135,69 @@ class Config:
                 raise InputError(f"{name} must be {words}, got {value!r}")
         self._check_applies()
         self._fill()
-        if not own_model.is_own(self.model):
+        own = own_model.is_own(self.model)
+        if not own:
             check_name("model", self.model, [*MODELS, "package.module:make"])
-        if self.consensus is not None:
-            check_name("consensus", self.consensus, ("paper", "exact"))
-        check_multiple("batch_size", self.batch_size, options.get("groups", 1), "groups")
-        for name in ("seeds", *["widths"] * (not own_model.is_own(self.model))):
+        for name in ("seeds", *["widths"] * (not own)):
             if not getattr(self, name):
                 raise InputError(f"{name} must hold at least one number, got none")
-        if self.widths and min(self.widths) < 1:
+        if min(self.widths, default=1) < 1:
             raise InputError(f"widths must be at least 1, got {min(self.widths)}")
-        for seed in self.seeds:
-            if not 0 <= seed < 2**32:
-                raise InputError(f"seeds must be from 0 to {2**32 - 1}, got {seed}")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"seeds must differ, got {', '.join(map(str, self.seeds))}")
-        if own_model.is_own(self.model):
-            self._check_own_model(base)
-        elif (self.model == "rnn") != (self.data == "shakespeare"):
+        if not 0 <= min(self.seeds) <= max(self.seeds) < 2**32 or len(set(self.seeds)) < len(self.seeds):
+            seeds = ", ".join(map(str, self.seeds))
+            raise InputError(f"seeds must be from 0 to {2**32 - 1}, and differ; got {seeds}")
+        for name in ("widths", "skip", "levels"):
+            if own and getattr(self, name):
+                raise InputError(f"{name} does not apply to a model of your own, got it with {self.model}")
+        if not own and (self.model == "rnn") != (self.data == "shakespeare"):
             raise InputError(
                 f"the model {self.model} does not take the data {self.data}: rnn goes with shakespeare, mlp "
                 "and cnn with the others"
             )
-        if self.levels and (self.model != "mlp" or self.levels < 2 or base in methods.NO_SKIP):
+        limited = base in methods.NO_SKIP
+        if self.levels and (self.model != "mlp" or self.levels < 2 or limited):
             raise InputError(
                 f"levels must be 0, or at least 2 for the model mlp with projections, sgd or adam; got "
                 f"{self.levels} with {self.model} and {methods.LABELS[base]}"
             )
-        if base in methods.NO_SKIP and (self.skip or self.model == "rnn"):
+        fitting = ("mlp",) if base == "fa" else ("mlp", "cnn")
+        if limited and (self.skip or self.model not in fitting):
             raise InputError(
-                f"{methods.LABELS[base]} is not defined for recurrent networks and skip connections; "
+                f"{methods.LABELS[base]} is for the model {' or '.join(fitting)}, got {self.model}"
+                f"{' with skip' * self.skip}; it is not defined for recurrent networks and skip connections: "
                 "use sgd, adam or a projection method"
             )
-        if self.method == "fa" and self.model != "mlp":
-            raise InputError(f"FA is for the model mlp, got {self.model}")
+        check_multiple("batch_size", self.batch_size, options.get("groups", 1), "groups")
         for name in ("max_steps", "check_every"):
             check_multiple(name, getattr(self, name), self.steps_per_batch, "steps on one batch")
 
     def _check_applies(self) -> None:
         """Refuse settings that the method, or the data, would not look at."""
-        used = methods.settings(self.method)
-        for name in methods.SETTINGS:
-            value = getattr(self, name)
-            if value is None or (name in used and used[name] in (None, value)):
-                continue
-            if name in used:
-                raise InputError(f"{name} is {used[name]} for the method {self.method}; got {value}: drop it")
-            base = self.method.partition(":")[0]
-            own = methods.options(base)
-            more = f"; its own, as in {base}:{own[0]}=…, are {', '.join(own)}" if own else ""
-            raise InputError(
-                f"{name} does not apply to the method {self.method}. Of these settings it takes "
-                f"{', '.join(key for key, fixed in used.items() if fixed is None) or 'none'}{more}"
-            )
+        used, fixed = methods.settings(self.method), methods.fixed(self.method)
+        given = {f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) is not None}
+        for name in (name for name in methods.SETTINGS if name in given):
+            if fixed.get(name, given[name]) != given[name]:
+                raise InputError(
+                    f"{name} is {fixed[name]} for the method {self.method}; got {given[name]}: drop it"
+                )
+            if name not in used:
+                base = self.method.partition(":")[0]
+                own = methods.OPTIONS.get(base)
+                more = f"; its own, as in {base}:{own[0]}=…, are {', '.join(own)}" if own else ""
+                raise InputError(
+                    f"{name} does not apply to the method {self.method}. Of these settings it takes "
+                    f"{', '.join(key for key in used if key not in fixed) or 'none'}{more}"
+                )
         table = self.data.endswith(".csv")
-        for name in (*_OWN, *_COLUMNS):
-            if getattr(self, name) is None:
-                continue
+        for name in (name for name in (*_OWN, *_COLUMNS) if name in given):
             if not own_data.is_own(self.data):
                 raise InputError(f"{name} is for data of your own, a file .csv or .npz; got {self.data}")
             if name in _COLUMNS and not table:
                 raise InputError(f"{name} is for the columns of a file .csv; got {self.data}")
         if table and self.target is None:
             raise InputError(f"target is missing: say which column of {self.data} is to be predicted")
-        if self.task is not None:
-            check_name("task", self.task, ("classes", "regression"))
         if self.sequence_length is not None and self.data != "shakespeare":
             raise InputError(f"sequence_length is for texts, such as shakespeare; {self.data} has none")
-
-    def _check_own_model(self, base: str) -> None:
-        """Refuse settings of the networks that are ours."""
-        if base in methods.NO_SKIP:
-            raise InputError(
-                f"{methods.LABELS[base]} is for the models mlp and cnn, got {self.model}; use sgd, adam or a "
-                "projection method"
-            )
-        scaled = self.init_scale != models.SCALE
-        ours = {"widths": self.widths, "skip": self.skip, "levels": self.levels, "init_scale": scaled}
-        for name, given in ours.items():
-            if given:
-                raise InputError(f"{name} does not apply to a model of your own, got it with {self.model}")
 
     def _fill(self) -> None:
         """Put values where something was left open."""
@@ -231,14 +205,14 @@ class Config:
         self._default("model", "rnn" if self.data == "shakespeare" else "mlp")
         whole = self.widths is None and self.method not in methods.NO_SKIP
         self._default("skip", whole and self.model == "cnn")
-        widths = () if own_model.is_own(self.model) else (64,) if own else (256,)
-        self._default("widths", _WIDTHS.get(self.model) or _WIDTHS.get(self.data) or widths)
+        usual = _WIDTHS.get(self.model) or _WIDTHS.get(self.data) or (64 if own else 256,)
+        self._default("widths", () if own_model.is_own(self.model) else usual)
         self._default("batch_size", 64 if own else _BATCHES.get(self.data, 256))
         for name, value in _OWN.items() if own else ():
             self._default(name, value)
-        for name, fixed in methods.settings(self.method).items():
+        for name, value in methods.settings(self.method).items():
             if name != "decay_steps":
-                self._default(name, methods.default(self.method, name) if fixed is None else fixed)
+                self._default(name, value)
         if self.data == "shakespeare":
             self._default("sequence_length", 64)
         steps = self.steps_per_batch
@@ -273,13 +247,14 @@ class Config:
         return min((step // self.check_every + 1) * self.check_every, self.max_steps)
 
     def _check_type(self, name: str, annotation: Any) -> None:
-        value = getattr(self, name)
-        if annotation == tuple[int, ...]:
-            value = tuple(value) if isinstance(value, list) else value
-            object.__setattr__(self, name, value)
-            good = isinstance(value, tuple) and all(_is(v, int) for v in value)
-        else:
-            good = any(_is(value, kind) for kind in typing.get_args(annotation) or (annotation,))
+        if isinstance(value := getattr(self, name), list):
+            object.__setattr__(self, name, value := tuple(value))
+        several = annotation == tuple[int, ...]
+        kinds = (int,) if several else typing.get_args(annotation) or (annotation,)
+        kinds += (int,) if float in kinds else ()
+        good = isinstance(value, tuple) == several
+        for one in value if several and good else [value]:
+            good &= isinstance(one, kinds) and (bool in kinds or not isinstance(one, bool))
         if not good:
             wanted = getattr(annotation, "__name__", str(annotation))
             raise InputError(f"{name} must be of type {wanted}, got {value!r}")
@@ -292,7 +267,7 @@ class Config:
             found |= {name: loggers.names(getattr(self, name) or "") for name in ("ignore", "categorical")}
         return found
 
-    def made_method(self) -> methods.Method:
+    def made_method(self) -> learners.Method:
         """The method, with its settings."""
         return methods.make(self.method, **{name: getattr(self, name) for name in methods.SETTINGS})
 
@@ -303,9 +278,8 @@ class Config:
         >>> Config(data="mnist", widths=(128,) * 4, skip=True).name
         'mnist-mlp-4x128+skip-ep'
         """
-        if own_model.is_own(self.model):
-            return f"{plain(self.data)}-{plain(self.model)}-{self.method.replace(':', '_')}"
-        return f"{plain(self.data)}-{self.model}-{self.run_name}"
+        own = own_model.is_own(self.model)  # which is its own architecture
+        return "-".join([plain(self.data), *[self.model] * (not own), self.run_name])
 
     @property
     def run_name(self) -> str:
@@ -334,16 +308,16 @@ class Config:
     def from_json(cls, values: Mapping[str, Any], where: str = "the configuration") -> "Config":
         """Back from `as_json`; unknown names are refused.
 
-        What the method or the data do not look at is left out: files of earlier versions have it, and it did
-        nothing.
+        What the method or the data do not look at, or nothing any more, is left out: older files have it.
         """
         known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            check_name(f"{where}: a setting", name, known)
-        used = methods.settings(values.get("method", cls.method))
-        left_out = {name for name in methods.SETTINGS if name not in used or used[name] is not None}
+        method = values.get("method", cls.method)
+        left_out = {"init_scale", *methods.SETTINGS} - methods.settings(method).keys()
+        left_out |= methods.fixed(method).keys()
         if values.get("data") != "shakespeare":
             left_out.add("sequence_length")
+        for name in values:
+            check_name(f"{where}: a setting", name, [*known, *left_out])
         return cls(**{name: value for name, value in values.items() if name not in left_out})
 
     def differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
@@ -384,12 +358,6 @@ def parse_widths(text: str) -> tuple[tuple[int, ...], bool, int]:
     )
 
 
-def _is(value: Any, kind: Any) -> bool:
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
-
-
 # --- What depends on the shapes of a run's network alone, and needs no data ---
 
 # Groups of samples send each other a sum over all of them, of every parameter, for each exchange. Sums go
@@ -405,10 +373,10 @@ def example(config: Config) -> tuple[Callable[[Any], Any], dict[str, Any], Solve
     {'hidden.0.weight': (64, 16), 'out.weight': (16, 10), 'relu.0.bias': (16,)}
     """
     method = config.made_method()
-    if not isinstance(method, methods.Projections):
+    if not isinstance(method, learners.Projections):
         raise InputError(f"only projection methods have a graph of constraints, got {config.method}")
     model, x, y = _network(config)
-    return method.loss(model, x, y), jax.eval_shape(model.init, jax.random.key(0)), method.solver
+    return method.loss(model, x, y), jax.eval_shape(model.init, jax.random.key(0)), method.optimiser
 
 
 def message(config: Config) -> int:

@@ -5,6 +5,7 @@ device. Parameters may be divided, too: then each device has its part of them, a
 needs them. All processes run the same program; what is decided is decided by the first one.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -27,9 +28,8 @@ class Devices:
         shard_parameters: whether parameters, and what an outer optimiser keeps for each of them, are divided
             over the devices; by default each device has all of them.
 
-    >>> devices = Devices()
-    >>> devices.count, devices.first, devices.padded(5)
-    (1, True, 5)
+    >>> Devices().count
+    1
     """
 
     def __init__(self, count: int | None = None, *, shard_parameters: bool = False) -> None:
@@ -69,24 +69,22 @@ class Devices:
         return jax.tree.map(place, tree)
 
     def placed(self, tree: Any, where: Any) -> Any:
-        """Arrays that every process has, where they shall lie; those that lie there stay."""
-        return jax.tree.map(self._place, tree, where)
+        """Arrays that every process has, where they shall lie; those that lie there stay.
 
-    def copied(self, tree: Any) -> Any:
-        """Arrays that every process has, on every device."""
-        return jax.tree.map(lambda leaf: self._place(leaf, self.everywhere), tree)
+        Args:
+            tree: of arrays.
+            where: a sharding for each of them, or one for all.
+        """
 
-    def divided(self, tree: Any, axis: int = 0) -> Any:
-        """Arrays that every process has, of which every device gets its part along an axis."""
-        return jax.tree.map(lambda leaf: self._place(leaf, self.over(axis)), tree)
+        def place(sharding: NamedSharding, leaf: Any) -> jax.Array:
+            if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+                return leaf
+            if sharding.is_fully_addressable:
+                return jax.device_put(leaf, sharding)
+            values = np.asarray(leaf)
+            return jax.make_array_from_callback(values.shape, sharding, lambda part: values[part])
 
-    def _place(self, leaf: Any, sharding: NamedSharding) -> jax.Array:
-        if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
-            return leaf
-        if sharding.is_fully_addressable:
-            return jax.device_put(leaf, sharding)
-        values = np.asarray(leaf)
-        return jax.make_array_from_callback(values.shape, sharding, lambda part: values[part])
+        return jax.tree.map(lambda to, part: jax.tree.map(functools.partial(place, to), part), where, tree)
 
     def gathered(self, tree: Any) -> Any:
         """Arrays of any places, whole, as arrays of NumPy; all processes must ask for them."""
@@ -96,19 +94,6 @@ class Devices:
             return np.asarray(leaf) if here else process_allgather(leaf, tiled=True)
 
         return jax.tree.map(gather, tree)
-
-    def padded(self, rows: int) -> int:
-        """The number of rows, or the next one that can be divided."""
-        return -(-rows // self.count) * self.count
-
-    def check_batch(self, size: int, name: str = "batch_size") -> None:
-        """Refuse a batch, or what else has a name, that cannot be divided."""
-        if size % self.count:
-            near = max(size // self.count, 1) * self.count
-            raise InputError(
-                f"{name} must be a multiple of {self.count}, the number of devices, got {size}: take "
-                f"{near}, or other devices"
-            )
 
     # --- Several processes ---
 

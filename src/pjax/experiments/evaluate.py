@@ -11,7 +11,7 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments.loop import EVALUATED, Loop, explained
 from pjax.experiments.own_data import Form, is_own, read_more
-from pjax.experiments.train import best_params, check_same_data, open_run
+from pjax.experiments.train import best, check_same_data
 from pjax.tools.files import write_atomically
 
 
@@ -33,8 +33,7 @@ def evaluate(
     Returns:
         The accuracies, by the name of the part, or of the file.
     """
-    loop = open_run(folder, model=model)
-    params = best_params(Path(folder), loop, seed)
+    loop, params = best(Path(folder), seed, model)
     if data is None:
         if is_own(loop.config.data):
             loop = Loop(loop.config, model=model)  # with its rows
@@ -73,8 +72,7 @@ def predict(
         An array of shape (inputs, classes), or (inputs, characters, classes); the largest is the prediction.
         Where numbers are to be predicted, these, of shape (inputs, numbers).
     """
-    loop = open_run(folder, model=model)
-    params = best_params(Path(folder), loop, seed)
+    loop, params = best(Path(folder), seed, model)
     x, _ = read_more(_form(loop), data, targets=False)
     outputs = _outputs(loop, params, x)
     return outputs if loop.dataset.classes else loop.dataset.form.numbers(outputs)

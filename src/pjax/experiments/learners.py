@@ -13,11 +13,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from pjax import nn, optim
 from pjax.checks import check_name
 
-Params = dict[str, jax.Array]
+Params = dict[str, Array]
 State = Any
 
 
@@ -30,33 +31,29 @@ class Method(abc.ABC):
     """Whether it needs derivatives."""
     divided: tuple[str, ...] = ()
     """Entries of the state whose arrays may be divided over devices along their first axis."""
+    optimiser: Any
+    """What has a state of its own for the parameters: a solver, or a transformation of optax."""
 
     def inputs(self, shape: tuple[int, ...], classes: int) -> tuple[int, ...]:  # noqa: ARG002
         """The shape of one input that the network must take, given that of the data."""
         return shape
 
-    @abc.abstractmethod
-    def init(self, model: nn.Module, key: jax.Array) -> State:
+    def init(self, model: nn.Module, key: Array) -> State:
         """The state before the first update."""
-
-    def params(self, state: State) -> Params:
-        """The network's parameters in a state."""
-        found: Params = state["params"]
-        return found
+        params = model.init(key)
+        return {"params": params, "optimizer": self.optimiser.init(params)}
 
     def with_params(self, state: State, params: Params) -> State:
         """A state with other parameters of the network."""
         return {**state, "params": params}
 
     @abc.abstractmethod
-    def update(
-        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
-    ) -> tuple[State, jax.Array]:
+    def update(self, model: nn.Module, state: State, x: Array, y: Array, key: Array) -> tuple[State, Array]:
         """Train on one batch. Returns the new state, and the mean loss before the update."""
 
-    def scores(self, model: nn.Module, params: Params, x: jax.Array) -> jax.Array:
+    def scores(self, model: nn.Module, params: Params, x: Array) -> Array:
         """One score per class; the largest is the prediction."""
-        logits: jax.Array = model.apply(params, x)
+        logits: Array = model.apply(params, x)
         return logits
 
 
@@ -64,7 +61,7 @@ class Method(abc.ABC):
 class Projections(Method):
     """A projection method of `pjax.optim` on the cross-entropy of labels, or the squared error of numbers."""
 
-    solver: optim.Solver
+    optimiser: optim.Solver
     loss_scale: float = 5.0
     """The factor λ of the loss in its proximal operator."""
     prox: str = "newton"
@@ -74,74 +71,51 @@ class Projections(Method):
 
     @property
     def steps_per_batch(self) -> int:  # type: ignore[override]
-        return self.solver.steps_per_update
+        return self.optimiser.steps_per_update
 
-    def init(self, model: nn.Module, key: jax.Array) -> State:
-        params = model.init(key)
-        return {"params": params, "optimizer": self.solver.init(params)}
-
-    def update(
-        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
-    ) -> tuple[State, jax.Array]:
+    def update(self, model: nn.Module, state: State, x: Array, y: Array, key: Array) -> tuple[State, Array]:
         del key
 
-        def loss(params: Params, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def loss(params: Params, batch: tuple[Array, Array]) -> Array:
             return self.loss(model, *batch)(params)
 
         with products(self.precision):
-            params, optimizer, value = self.solver.update(
+            params, optimizer, value = self.optimiser.update(
                 loss, state["params"], state["optimizer"], batch=(x, y)
             )
         return {"params": params, "optimizer": optimizer}, value
 
-    def loss(self, model: nn.Module, x: jax.Array, y: jax.Array) -> Callable[[Params], jax.Array]:
+    def loss(self, model: nn.Module, x: Array, y: Array) -> Callable[[Params], Array]:
         """The function of the parameters that is projected, on one batch."""
 
-        def losses(params: Params) -> jax.Array:
+        def losses(params: Params) -> Array:
             outputs = evaluated(model, params, x, self.precision)
-            found: jax.Array
             if jnp.issubdtype(y.dtype, jnp.floating):
-                found = nn.squared_error(outputs, y, self.loss_scale)
-            else:
-                found = nn.cross_entropy(outputs, y, self.loss_scale, self.prox)
-            return found
+                return nn.squared_error(outputs, y, self.loss_scale)
+            return nn.cross_entropy(outputs, y, self.loss_scale, self.prox)
 
         return losses
 
 
 @dataclasses.dataclass(frozen=True)
 class Descent(Method):
-    """A gradient, or what stands for one, with SGD or Adam of optax."""
+    """A gradient, or what stands for one, with an optimiser of optax."""
 
-    optimiser: str = "adam"
-    learning_rate: "float | Rates" = 1e-3
+    optimiser: Any
 
     differentiates = True
 
-    def __post_init__(self) -> None:
-        check_name(f"{type(self).__name__}: optimiser", self.optimiser, ("adam", "sgd"))
-
-    def init(self, model: nn.Module, key: jax.Array) -> State:
-        params = model.init(key)
-        return {"params": params, "optimizer": self._optimiser.init(params)}
-
-    def update(
-        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
-    ) -> tuple[State, jax.Array]:
+    def update(self, model: nn.Module, state: State, x: Array, y: Array, key: Array) -> tuple[State, Array]:
         value, gradient = self.gradient(model, state, x, y, key)
-        updates, optimizer = self._optimiser.update(gradient, state["optimizer"], state["params"])
+        updates, optimizer = self.optimiser.update(gradient, state["optimizer"], state["params"])
         params = jax.tree.map(jnp.add, state["params"], updates)
         return {**state, "params": params, "optimizer": optimizer}, value
 
     @abc.abstractmethod
     def gradient(
-        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, Params]:
+        self, model: nn.Module, state: State, x: Array, y: Array, key: Array
+    ) -> tuple[Array, Params]:
         """The mean loss, and where it grows."""
-
-    @property
-    def _optimiser(self) -> Any:
-        return transformation(self.optimiser, self.learning_rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,11 +125,11 @@ class Gradient(Descent):
     precision: str | None = None
 
     def gradient(
-        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, Params]:
+        self, model: nn.Module, state: State, x: Array, y: Array, key: Array
+    ) -> tuple[Array, Params]:
         del key
 
-        def loss(params: Params) -> jax.Array:
+        def loss(params: Params) -> Array:
             return mean_loss(evaluated(model, params, x, self.precision), y)
 
         with products(self.precision):
@@ -183,7 +157,7 @@ class Apart(Method):
     def differentiates(self) -> bool:  # type: ignore[override]
         return self.method.differentiates
 
-    def init(self, model: nn.Module, key: jax.Array) -> State:
+    def init(self, model: nn.Module, key: Array) -> State:
         one = self.method.init(model, key)
         return {"params": one["params"], "groups": self._each(one), "batches": jnp.zeros((), jnp.int32)}
 
@@ -191,20 +165,18 @@ class Apart(Method):
         groups = {**state["groups"], "params": self._each(params)}
         return {**state, "params": params, "groups": groups}
 
-    def update(
-        self, model: nn.Module, state: State, x: jax.Array, y: jax.Array, key: jax.Array
-    ) -> tuple[State, jax.Array]:
+    def update(self, model: nn.Module, state: State, x: Array, y: Array, key: Array) -> tuple[State, Array]:
         x, y = (a.reshape(self.groups, -1, *a.shape[1:]) for a in (x, y))
 
-        def one(group: State, x: jax.Array, y: jax.Array) -> tuple[State, jax.Array]:
+        def one(group: State, x: Array, y: Array) -> tuple[State, Array]:
             return self.method.update(model, group, x, y, key)
 
         groups, losses = jax.vmap(one)(state["groups"], x, y)
         batches = state["batches"] + 1
 
         def exchange(state: State) -> State:
-            params = jax.tree.map(lambda leaf: jnp.mean(leaf, 0), state["groups"]["params"])
-            return {**state, "params": params, "groups": {**state["groups"], "params": self._each(params)}}
+            means = jax.tree.map(lambda leaf: jnp.mean(leaf, 0), state["groups"]["params"])
+            return self.with_params(state, means)
 
         state = {"params": state["params"], "groups": groups, "batches": batches}
         return jax.lax.cond(batches % self.batches == 0, exchange, lambda s: s, state), jnp.mean(losses)
@@ -225,19 +197,19 @@ def products(precision: str | None) -> Any:
     return jax.default_matmul_precision(PRECISIONS[precision])
 
 
-def evaluated(model: nn.Module, params: Params, x: jax.Array, precision: str | None) -> jax.Array:
+def evaluated(model: nn.Module, params: Params, x: Array, precision: str | None) -> Array:
     """The logits of a network; with ``"bfloat16"`` all values of the network are of that type."""
+
+    def narrow(x: Array) -> Array:
+        return x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
     if precision == "bfloat16":
-        params, x = jax.tree.map(_narrow, (params, x))
-    logits: jax.Array = model.apply(params, x)
+        params, x = jax.tree.map(narrow, (params, x))
+    logits: Array = model.apply(params, x)
     return logits.astype(jnp.float32)
 
 
-def _narrow(x: jax.Array) -> jax.Array:
-    return x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-
-def mean_loss(outputs: jax.Array, y: jax.Array) -> jax.Array:
+def mean_loss(outputs: Array, y: Array) -> Array:
     """The mean cross-entropy of labels, or the mean squared error of numbers.
 
     >>> float(mean_loss(jnp.array([[1.0], [2.0]]), jnp.array([[1.0], [4.0]])))
@@ -248,7 +220,7 @@ def mean_loss(outputs: jax.Array, y: jax.Array) -> jax.Array:
     return mean_cross_entropy(outputs, y)
 
 
-def mean_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def mean_cross_entropy(logits: Array, labels: Array) -> Array:
     """The mean over all samples, and positions, of the cross-entropy.
 
     >>> round(float(mean_cross_entropy(jnp.zeros((2, 4)), jnp.array([0, 3]))), 4)
@@ -256,10 +228,6 @@ def mean_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)
     return -jnp.mean(chosen)
-
-
-TINY = 1e-16
-"""Adam's ``eps`` for moves, which may be much smaller than gradients: few of the many copies move."""
 
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -294,20 +262,19 @@ class Rates:
     def at(self, step: Any) -> Any:
         """The rate of a step, from 0."""
         rising = jnp.minimum(step / self.warmup, 1.0) if self.warmup else 1.0
-        falling: Any = 1.0
-        if self.schedule != "constant":
-            over = (step - self.warmup) / max(self.decay_steps - self.warmup, 1)
-            over = jnp.clip(over, 0.0, 1.0)
-            falling = 1 - over if self.schedule == "linear" else (1 + jnp.cos(jnp.pi * over)) / 2
+        if self.schedule == "constant":
+            return self.learning_rate * rising
+        over = jnp.clip((step - self.warmup) / max(self.decay_steps - self.warmup, 1), 0.0, 1.0)
+        falling = 1 - over if self.schedule == "linear" else (1 + jnp.cos(jnp.pi * over)) / 2
         return self.learning_rate * rising * falling
 
 
 @functools.cache  # so that equal settings are equal optimisers
-def transformation(optimiser: str, rates: Rates | float, eps: float = 1e-8, each: int = 1) -> Any:
-    """An optax transformation by name; each of its steps counts as so many of the run."""
+def transformation(optimiser: str, rates: Rates, moves: bool = False, each: int = 1) -> Any:
+    """SGD or Adam of optax, for gradients or for moves; each of its steps counts as so many of the run."""
     import optax  # not every command waits for it
 
-    rates = rates if isinstance(rates, Rates) else Rates(rates)
+    eps = 1e-16 if moves else 1e-8  # moves may be much smaller than gradients: few of the many copies move
     moving = rates.schedule != "constant" or rates.warmup
     rate: Any = (lambda count: rates.at(count * each)) if moving else rates.learning_rate
     parts = [optax.clip_by_global_norm(rates.clip)] if rates.clip else []

@@ -16,8 +16,8 @@ step,loss
 """
 
 import abc
+import contextlib
 import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,15 @@ from pjax.errors import InputError
 from pjax.tools.files import write_atomically
 
 
-class Logger(abc.ABC):
+class Logger(contextlib.AbstractContextManager["Logger"]):
     """Takes metrics. One of your own defines `__call__`."""
 
     @abc.abstractmethod
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Take the values of a step."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to do
+    def close(self) -> None:
         """Write what is left; nothing comes any more."""
-
-    def __enter__(self) -> "Logger":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -53,15 +50,12 @@ class Csv(Logger):
 
     def __init__(self, path: str | Path, start: int = 0) -> None:
         self.path = Path(path)
-        self.names: list[str] = []
-        if self.path.exists():
-            with self.path.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.reader(file))
-            kept = [row for row in rows[1:] if row and row[0].isdecimal() and int(row[0]) < start]
-            self.names = rows[0][1:] if kept else []
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([rows[0], *kept] if kept else [])
-            write_atomically(self.path, text.getvalue().encode())
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        head, *lines = text.splitlines(keepends=True) or [""]
+        kept = [line for line in lines if (step := line.partition(",")[0]).isdecimal() and int(step) < start]
+        self.names: list[str] = next(csv.reader([head]))[1:] if kept else []
+        if text:
+            write_atomically(self.path, "".join([head, *kept] if kept else []).encode())
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,19 +11,21 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_multiple
 from pjax.devices import compiler_options
 from pjax.errors import InputError
 from pjax.experiments import data, methods, models, own_data, own_model
 from pjax.experiments.config import Config
 from pjax.experiments.devices import Devices
-from pjax.tools.trees import named
+from pjax.tools.trees import check_fits, named
 
 State = Any
 PIECES = 10
@@ -52,11 +54,11 @@ class Loop:
         self.dataset = _load(config) if dataset is None else dataset
         self.config = config = _settled(config, self.dataset)
         self.devices = devices or Devices()
-        self.devices.check_batch(config.batch_size)
+        check_multiple("batch_size", config.batch_size, self.devices.count, "devices")
         self.method = config.made_method()
         # A group lies on one device, or its samples would be sent around.
         if (groups := methods.split(config.method)[1].get("groups", 1)) > 1:
-            self.devices.check_batch(groups, "groups")
+            check_multiple("groups", groups, self.devices.count, "devices")
         if self.method.divided and jax.process_count() > 1:
             raise InputError(
                 "groups train apart for several batches on the devices of one process; on several processes"
@@ -84,11 +86,12 @@ class Loop:
         self._kept: dict[str, list[Any]] = {}
         self.shapes, self._one = self._shapes((len(config.seeds),)), self._shapes(())
         """Shapes and types of the state of all seeds, and of that of one, and where their arrays lie."""
-        self._train_data = self.devices.copied((self.dataset.x_train, self.dataset.y_train))
-        one, all_seeds = _where(self._one), _where(self.shapes)
-        self._taken = jax.jit(_taken, out_shardings=one)
-        self._replaced = jax.jit(_replaced, donate_argnums=0, out_shardings=all_seeds)
-        self._choose = jax.jit(_chosen, out_shardings=self.params(all_seeds))
+        self._train_data = self.devices.placed(
+            (self.dataset.x_train, self.dataset.y_train), self.devices.everywhere
+        )
+        self._taken = jax.jit(_taken, out_shardings=_where(self._one))
+        self._replaced = jax.jit(_replaced, donate_argnums=0, out_shardings=_where(self.shapes))
+        self._choose = jax.jit(_chosen, out_shardings=_where(self.params(self.shapes)))
 
     def _made(self, source: Any) -> Any:
         """The network: one of ours, or your own, which may be given."""
@@ -110,7 +113,6 @@ class Loop:
             outputs,
             skip=config.skip,
             levels=config.levels,
-            scale=config.init_scale,
             differentiated=self.method.differentiates,
         )
 
@@ -120,22 +122,15 @@ class Loop:
         """The state of all seeds before the first batch."""
         start = jax.jit(self._start, out_shardings=_where(self._one))
         states = [start(np.uint32(seed)) for seed in self.config.seeds]
-        return jax.jit(_stacked, out_shardings=_where(self.shapes))(states)
+        stack = functools.partial(jax.tree.map, lambda *leaves: jnp.stack(leaves))
+        return jax.jit(stack, out_shardings=_where(self.shapes))(*states)
 
-    def started_from(self, state: State, params: list[Any], where: str) -> State:
+    def started_from(self, state: State, params: list[Any], where: Path) -> State:
         """A state with other parameters, of each seed, from a folder of another run."""
-        expected, found = named(self.params(self._one)), named(params[0])
-        for name in sorted({*expected, *found}):
-            shapes = [tuple(one[name].shape) if name in one else None for one in (found, expected)]
-            if shapes[0] != shapes[1]:
-                raise InputError(
-                    f"{where}: has another network: its {name} is {shapes[0] or 'missing'}, that of this run "
-                    f"{shapes[1] or 'missing'}"
-                )
-        like = jax.tree.structure(self.params(self._one))
-        stacked = jax.tree.unflatten(
-            like, [np.stack([named(one)[name] for one in params]) for name in expected]
-        )
+        like = self.params(self._one)
+        check_fits(where, named(params[0]), named(like))
+        leaves = [np.stack([named(one)[name] for one in params]) for name in named(like)]
+        stacked = jax.tree.unflatten(jax.tree.structure(like), leaves)
         replaced = jax.jit(jax.vmap(self.method.with_params), out_shardings=_where(self.shapes["method"]))
         return {**state, "method": replaced(state["method"], stacked)}
 
@@ -170,45 +165,43 @@ class Loop:
         were trained together, the seconds are NaN.
         """
         losses: dict[int, list[Any]] = {i: [] for i in active}
-        if self.together:
-            for first, rows, samples in self._calls(batch, list(range(len(self.config.seeds)))):
-                compiled = self._compiled(True, rows.shape[1], samples)
-                state, loss = compiled(state, self._divided(rows), first, *samples)
-                loss = np.asarray(loss)
-                for i in active:
-                    losses[i] += [loss[i]] * rows.shape[1]
-                on_call(self._steps(rows), float(np.mean(loss[active])))
-            return state, _means(losses), math.nan
-        seconds = []
-        for i in active:
-            one = self._taken(state, i)
-            used = 0.0
-            for first, rows, samples in self._calls(batch, [i]):
-                compiled, mine = self._compiled(False, rows.shape[1], samples), self._divided(rows[0])
-                begin = time.perf_counter()
-                one, loss = jax.block_until_ready(compiled(one, mine, first, *samples))
-                used += time.perf_counter() - begin
-                losses[i] += [float(loss)] * rows.shape[1]
-                on_call(self._steps(rows) / len(active), float(loss))
-            state = self._replaced(state, one, i)
-            seconds.append(used)
-        return state, _means(losses), float(np.mean(seconds))
+        seconds = [0.0] * len(active)
+        everyone = list(range(len(self.config.seeds)))
+        for place, seeds in enumerate([everyone] if self.together else [[i] for i in active]):
+            part = state if self.together else self._taken(state, seeds[0])
+            for call in self._calls(batch, seeds):
+                part, loss, used = self._made_call(part, call, self.together)
+                seconds[place] += used
+                here = {i: loss[i] if self.together else float(loss) for i in seeds if i in losses}
+                for i, value in here.items():
+                    losses[i] += [value] * call[1].shape[1]
+                on_call(self._steps(call) * len(here) / len(active), float(np.mean(list(here.values()))))
+            state = part if self.together else self._replaced(state, part, seeds[0])
+        means = {i: float(np.mean(values)) for i, values in losses.items()}
+        return state, means, math.nan if self.together else float(np.mean(seconds))
 
     def milliseconds(self, state: State, repeats: int = 5) -> float:
         """Milliseconds per step of one run alone: the median over a few calls."""
         one = self._taken(state, 0)
         used = []
-        for _, (first, rows, samples) in zip(range(repeats + 1), self._calls(0, [0]), strict=False):
-            compiled, mine = self._compiled(False, rows.shape[1], samples), self._divided(rows[0])
-            jax.block_until_ready(mine)
-            begin = time.perf_counter()
-            one, _ = jax.block_until_ready(compiled(one, mine, first, *samples))
-            used.append((time.perf_counter() - begin) / self._steps(rows))
+        for call in itertools.islice(self._calls(0, [0]), repeats + 1):
+            one, _, seconds = self._made_call(one, call, together=False)
+            used.append(seconds / self._steps(call))
         return 1000 * float(np.median(used[1:] or used))
 
-    def _steps(self, rows: np.ndarray) -> int:
-        """How many steps are made in a call with these rows."""
-        return int(rows.shape[1]) * self.method.steps_per_batch
+    def _made_call(self, state: State, call: Any, together: bool) -> tuple[State, np.ndarray, float]:
+        """The state after a call of `_calls`, of one seed or of all, the mean losses, and the seconds."""
+        first, rows, samples = call
+        rows = rows if together else rows[0]
+        compiled = self._compiled(together, rows.shape[-2], samples)
+        mine = jax.block_until_ready(self.devices.placed(rows, self.devices.over(rows.ndim - 1)))
+        begin = time.perf_counter()
+        state, loss = jax.block_until_ready(compiled(state, mine, first, *samples))
+        return state, np.asarray(loss), time.perf_counter() - begin
+
+    def _steps(self, call: Any) -> int:
+        """How many steps are made in a call."""
+        return int(call[1].shape[1]) * self.method.steps_per_batch
 
     def batches_until_check(self, batch: int) -> int:
         """How many batches come between a batch and the next check."""
@@ -240,7 +233,7 @@ class Loop:
             samples = tuple(jnp.concatenate(part) for part in zip(*here, strict=True))
             rows = np.arange(len(here) * size, dtype=np.int32).reshape(1, len(here), size)
             self._stream = batch + k + len(here), batches
-            yield np.int32(batch + k), rows, self.devices.copied(samples)
+            yield np.int32(batch + k), rows, self.devices.placed(samples, self.devices.everywhere)
 
     def _compiled(self, together: bool, batches: int, samples: Any) -> Any:
         """The program of a call with so many batches. Compiled ahead, so that no time is measured with it."""
@@ -258,9 +251,6 @@ class Loop:
         compiled = program.lower(state, rows, first, *samples).compile()
         self._programs[together, batches] = compiled
         return compiled
-
-    def _divided(self, rows: np.ndarray) -> jax.Array:
-        return self.devices.divided(rows, rows.ndim - 1)
 
     def _call(
         self, state: State, rows: jax.Array, first: jax.Array, x: jax.Array, y: jax.Array
@@ -294,7 +284,7 @@ class Loop:
 
     def params(self, state: State) -> Any:
         """The parameters of all seeds, or their shapes. They are gone when the state has advanced."""
-        return self.method.params(state["method"])
+        return state["method"]["params"]
 
     def chosen(self, better: list[int], params: Any, others: Any) -> Any:
         """New arrays: the first parameters for some seeds, by place, and the others for the rest."""
@@ -319,19 +309,21 @@ class Loop:
 
     def _samples(self, split: str) -> Iterable[Any]:
         """Inputs and labels, call by call, and which of them count. What every check looks at stays there."""
-        if split == "train":
-            return self._cut(split)
-        if split not in self._kept:
-            self._kept[split] = list(self._cut(split))
-        return self._kept[split]
-
-    def _cut(self, split: str) -> Iterator[Any]:
+        if split in self._kept:
+            return self._kept[split]
         x, y = (getattr(self.dataset, f"{name}_{split}")[: self.config.evaluated] for name in "xy")
-        size = self.devices.padded(min(EVALUATED, len(x)))
-        for i in range(0, len(x), size):
+        size = min(EVALUATED, len(x)) + -min(EVALUATED, len(x)) % self.devices.count  # can be divided
+
+        def part(i: int) -> Any:
             # The last call has as many samples as the others, some of which do not count.
-            rows = np.minimum(np.arange(i, i + size), len(x) - 1)
-            yield self.devices.divided((x[rows], y[rows], np.arange(i, i + size) < len(x)))
+            places = np.arange(i, i + size)
+            rows = np.minimum(places, len(x) - 1)
+            return self.devices.placed((x[rows], y[rows], places < len(x)), self.devices.over(0))
+
+        parts = map(part, range(0, len(x), size))
+        if split == "train":
+            return parts
+        return self._kept.setdefault(split, list(parts))
 
     @functools.cached_property
     def _count(self) -> Any:
@@ -395,10 +387,6 @@ def divisor(number: int, pieces: int) -> int:
     return max(d for d in range(1, number + 1) if number % d == 0 and (number // d >= pieces or d == 1))
 
 
-def _stacked(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
 def _taken(state: State, i: jax.Array) -> State:
     """The state of one seed."""
     return jax.tree.map(lambda leaf: leaf[i], state)
@@ -416,7 +404,3 @@ def _chosen(mask: jax.Array, params: Any, others: Any) -> Any:
 def _where(shapes: Any) -> Any:
     """Where arrays lie, given their shapes."""
     return jax.tree.map(lambda leaf: leaf.sharding, shapes)
-
-
-def _means(losses: dict[int, list[Any]]) -> dict[int, float]:
-    return {i: float(np.mean(values)) for i, values in losses.items()}

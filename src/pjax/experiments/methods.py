@@ -1,5 +1,6 @@
 """Methods by name: which there are, the options and settings that they take, and making them."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +8,7 @@ from pjax import optim
 from pjax.checks import check_name
 from pjax.errors import InputError
 from pjax.experiments.baselines import FeedbackAlignment, ForwardForward
-from pjax.experiments.learners import PRECISIONS, TINY, Apart, Gradient, Rates, transformation
-from pjax.experiments.learners import Method as Method
-from pjax.experiments.learners import Params as Params
-from pjax.experiments.learners import Projections as Projections
-from pjax.experiments.learners import mean_cross_entropy as mean_cross_entropy
-from pjax.experiments.learners import products as products
+from pjax.experiments.learners import PRECISIONS, Apart, Gradient, Method, Projections, Rates, transformation
 
 SOLVERS: dict[str, Callable[..., optim.Solver]] = {
     "ep": optim.ExtrapolatedProjections,
@@ -59,12 +55,13 @@ OPTIONS = {
 of the solver, the number of ``steps`` on a batch, the loss's ``loss_scale``, the ``precision``, and into how
 many ``groups`` a batch is divided that exchange their parameters in every ``sync_every`` steps. These divide
 the steps on a batch, or are a multiple of them: then groups train apart for several batches."""
+OPTIONS |= {f"{name}-fp": OPTIONS[name] for name in ("dr", "ap", "cp", "dm")}
 _COUNTS = ("groups", "steps", "sync_every")
 _NUMBERS: dict[str, Any] = dict.fromkeys(_COUNTS, int) | dict.fromkeys(
     ("beta", "loss_scale", "reach", "relaxation", "softness"), float
 )
-RATES = ("learning_rate", "schedule", "warmup", "decay_steps", "weight_decay", "clip")
-"""Settings of methods that have a learning rate."""
+RATES = {field.name: field.default for field in dataclasses.fields(Rates)}
+"""Settings of methods that have a learning rate, and their values where nothing is said."""
 SETTINGS = (*RATES, "steps_per_batch", "loss_scale", "consensus")
 """Settings of a run that only some methods look at."""
 
@@ -80,7 +77,7 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
     chosen: dict[str, Any] = {}
     for part in parts:
         key, _, value = part.partition("=")
-        if not (allowed := options(base)):
+        if not (allowed := OPTIONS.get(base)):
             raise InputError(f"the method {base} has no options, got {part!r}")
         check_name(f"an option of {base}", key, allowed)
         try:
@@ -109,15 +106,6 @@ def projects(name: str) -> bool:
     return name.partition(":")[0].partition("-")[0] in SOLVERS
 
 
-def options(base: str) -> tuple[str, ...]:
-    """What may follow the name of a method.
-
-    >>> options("adam"), options("fa")
-    (('groups', 'precision', 'sync_every'), ())
-    """
-    return OPTIONS.get(base.removesuffix("-fp"), ())
-
-
 def label(name: str) -> str:
     """What a method is called in tables.
 
@@ -129,33 +117,31 @@ def label(name: str) -> str:
 
 
 def settings(name: str) -> dict[str, Any]:
-    """Those of `SETTINGS` that a method looks at, each with the value that its options give it, or None.
+    """Those of `SETTINGS` that a method looks at, with their values where nothing but its name is given.
 
-    >>> settings("ap:loss_scale=1")
-    {'steps_per_batch': None, 'loss_scale': 1.0, 'consensus': None}
+    >>> settings("ap:loss_scale=1"), settings("fa")["learning_rate"]
+    ({'steps_per_batch': 50, 'loss_scale': 1.0, 'consensus': 'paper'}, 0.0001)
     """
     base, chosen = split(name)
-    found: dict[str, Any] = {"steps_per_batch": chosen.get("steps") if projects(name) else 1}
-    if not projects(name) or base == "ep" or "outer" in chosen:
-        found |= dict.fromkeys(RATES)
+    found: dict[str, Any] = {}
     if projects(name):
-        found["loss_scale"] = chosen.get("loss_scale")
-        if base != "ep":
-            found["consensus"] = None
-    return found
+        found = {"steps_per_batch": 1 if base == "ep" else 50, "loss_scale": 5.0}
+        found |= {} if base == "ep" else {"consensus": "paper"}
+    if not projects(name) or base == "ep" or "outer" in chosen:
+        found |= RATES | ({"learning_rate": 1e-4} if base == "fa" else {})
+    return found | fixed(name)
 
 
-def default(name: str, setting: str) -> Any:
-    """The value of one of `SETTINGS`, for a method that looks at it, where nothing but its name is given.
+def fixed(name: str) -> dict[str, Any]:
+    """Those of `settings` that the name of a method decides, with its options.
 
-    >>> [default(name, "steps_per_batch") for name in ("dr", "ep", "adam", "ap:steps=10")]
-    [50, 1, 1, 10]
+    >>> fixed("ap:steps=10"), fixed("adam")
+    ({'steps_per_batch': 10}, {'steps_per_batch': 1})
     """
-    base, chosen = split(name)
-    known = {"learning_rate": 1e-4 if base == "fa" else 1e-3, "loss_scale": 5.0, "consensus": "paper"}
-    known |= {"schedule": "constant", "warmup": 0, "decay_steps": 0, "weight_decay": 0.0, "clip": 0.0}
-    known["steps_per_batch"] = chosen.get("steps", 50 if projects(name) and base != "ep" else 1)
-    return known[setting]
+    if not projects(name):
+        return {"steps_per_batch": 1}
+    settings = {"steps": "steps_per_batch", "loss_scale": "loss_scale"}
+    return {settings[key]: value for key, value in split(name)[1].items() if key in settings}
 
 
 def make(name: str, **given: Any) -> Method:
@@ -167,10 +153,8 @@ def make(name: str, **given: Any) -> Method:
             that are None, do nothing.
     """
     full, chosen = split(name)
-    used = {
-        key: next(v for v in (fixed, given.get(key), default(name, key)) if v is not None)
-        for key, fixed in settings(name).items()
-    }
+    used = settings(name)
+    used |= {key: given[key] for key in used if given.get(key) is not None} | fixed(name)
     base, _, rest = full.partition("-")
     steps = used["steps_per_batch"]
     rates = Rates(*(used[key] for key in RATES if key in used))
@@ -185,21 +169,21 @@ def make(name: str, **given: Any) -> Method:
         alone = ":".join(part for part in name.split(":") if not part.startswith(("groups=", "sync_every=")))
         return Apart(make(alone, **given), groups, sync_every // steps)
     if base == "fa":
-        return FeedbackAlignment(learning_rate=rates)
+        return FeedbackAlignment(transformation("adam", rates))
     if base == "ff":
-        return ForwardForward(rest, rates)
+        return ForwardForward(transformation(rest, rates))
     if base not in SOLVERS:
-        return Gradient(full, rates, precision)
+        return Gradient(transformation(full, rates), precision)
     for key in ("steps", "loss_scale"):
         chosen.pop(key, None)
     outer = chosen.pop("outer", None)
     if base == "ep":  # which makes a step of it after each of its own; the others make one on each batch
-        chosen["outer"] = transformation(outer, rates, eps=TINY) if outer else transformation("adam", rates)
+        chosen["outer"] = transformation(outer or "adam", rates, moves=bool(outer))
     else:
         chosen["consensus"] = used["consensus"]
     solver = SOLVERS[base](steps_per_update=steps, **chosen)
     if outer and base != "ep":
-        solver = optim.Outer(solver, transformation(outer, rates, eps=TINY, each=steps))
+        solver = optim.Outer(solver, transformation(outer, rates, moves=True, each=steps))
     if groups > 1:
         solver = optim.Groups(solver, groups, sync_every)
     return Projections(solver, used["loss_scale"], "fixed_point" if rest == "fp" else "newton", precision)

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -90,12 +91,12 @@ def _check_port(address: str) -> None:
 
 def check(coordinator: str | None, processes: int | None, process: int | None) -> None:
     """Refuse settings of `connect` that do not go together."""
-    if coordinator is None and processes is None and process is None:
-        return
     if coordinator is None or processes is None or process is None:
         given = {"coordinator": coordinator, "processes": processes, "process": process}
-        missing = next(name for name, value in given.items() if value is None)
-        raise InputError(f"give all of coordinator, processes and process, or none; {missing} is missing")
+        missing = [name for name, value in given.items() if value is None]
+        if len(missing) < len(given):
+            raise InputError(f"give all of {', '.join(given)}, or none; {missing[0]} is missing")
+        return
     host, _, port = coordinator.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise InputError(f"coordinator must be HOST:PORT, as 10.0.0.1:1234, got {coordinator!r}")
@@ -115,8 +116,13 @@ def watch(command: list[str], resume: str) -> int:
             command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
         )
     assert child.stderr is not None
+
+    def interrupt() -> None:
+        if sys.platform != "win32":  # where a console tells all of its processes
+            child.send_signal(signal.SIGINT)
+
     # The child has something to say. From a terminal it hears of it twice, which is once.
-    endings.pass_on(lambda: _interrupt(child))
+    endings.pass_on(interrupt)
     said: list[str] = []
     for line in child.stderr:
         if said or _FATAL in line:
@@ -129,15 +135,12 @@ def watch(command: list[str], resume: str) -> int:
     except subprocess.TimeoutExpired:
         child.kill()
         code = child.wait()
-    if said:
+    if said or code == -signal.SIGABRT:  # where the library that carries messages was the first to notice
         sys.stderr.write(explain("".join(said), resume) + "\n")
         return LOST
     if code == -signal.SIGINT:  # before it could say anything
         sys.stderr.write("\ninterrupted\n")
         return endings.INTERRUPTED
-    if code == -signal.SIGABRT:  # the library that carries messages was the first to notice
-        sys.stderr.write(f"error: another process has died. Go on from the last checkpoint with: {resume}\n")
-        return LOST
     if code < 0:
         sys.stderr.write(f"error: this process, or one that it waited for, has ended by signal {-code}. ")
         sys.stderr.write(f"Go on from the last checkpoint with: {resume}\n")
@@ -156,11 +159,6 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _interrupt(child: "subprocess.Popen[str]") -> None:
-    if sys.platform != "win32":  # where a console tells all of its processes
-        child.send_signal(signal.SIGINT)
 
 
 def explain(said: str, resume: str) -> str:
@@ -184,16 +182,14 @@ def explain(said: str, resume: str) -> str:
 
 
 @contextlib.contextmanager
-def joined(
-    coordinator: str | None, processes: int | None, process: int | None, timeout: int
-) -> Iterator[None]:
+def joined(timeout: int, **others: Any) -> Iterator[None]:
     """A block in which this process, which is watched, is one of several; see `connect`.
 
     After an error it ends without waiting for the others, which need not have it.
     """
     threading.Thread(target=_end_with_watcher, daemon=True).start()
     try:
-        connect(coordinator, processes, process, timeout)
+        connect(timeout=timeout, **others)
         yield
     except Exception as error:
         if (words := endings.words(error)) is not None:

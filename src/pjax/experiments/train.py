@@ -127,7 +127,10 @@ def train(
             raise InputError(
                 f"process 0 has other settings ({', '.join(different)}): give all processes the same"
             )
-        where = held.enter_context(_own_folder(plan["folder"], decided, devices))
+        where = Path(plan["folder"])
+        if not devices.first:  # the others need no access to it
+            where = Path(held.enter_context(tempfile.TemporaryDirectory()))
+            results.write_object(where / "config.json", decided.as_json())
         if not plan["finished"]:
             show = progress or (lambda _: None)
             show(Progress(0.0, decided.max_steps, math.nan, folder=where, message="loading data"))
@@ -193,14 +196,21 @@ def load_params(folder: str | Path, seed: int | None = None, *, model: Any = Non
     Returns:
         A pytree of arrays; for the networks that come with pjax, a dictionary.
     """
-    return best_params(Path(folder), open_run(folder, model=model), seed)
+    return best(Path(folder), seed, model)[1]
 
 
-def open_run(folder: str | Path, *, model: Any = None) -> Loop:
-    """The network of a run; if its data are your own, without their rows."""
-    config = configuration.read(Path(folder) / "config.json")
-    form = saved_form(Path(folder))
-    return Loop(config, dataset=None if form is None else form.empty(config.data), model=model)
+def best(folder: Path, seed: int | None, model: Any) -> tuple[Loop, Any]:
+    """The network of a run, if its data are your own without their rows, and what `load_params` gives."""
+    config, form = configuration.read(folder / "config.json"), saved_form(folder)
+    loop = Loop(config, dataset=None if form is None else form.empty(config.data), model=model)
+    seed = config.seeds[0] if seed is None else seed
+    if seed not in config.seeds:
+        raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
+    path = checkpoint.last(folder)
+    if path is None:
+        raise InputError(f"{folder}: there is no checkpoint")
+    tree, _ = checkpoint.load(path, _expected(loop))
+    return loop, jax.tree.map(lambda values: values[config.seeds.index(seed)], tree["best"])
 
 
 def saved_form(folder: Path) -> Form | None:
@@ -219,20 +229,6 @@ def check_same_data(folder: Path, dataset: Dataset) -> None:
         )
 
 
-def best_params(folder: Path, loop: Loop, seed: int | None) -> Any:
-    """The same, of a run whose network is there."""
-    config = loop.config
-    seed = config.seeds[0] if seed is None else seed
-    if seed not in config.seeds:
-        raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
-    path = checkpoint.last(folder)
-    if path is None:
-        raise InputError(f"{folder}: there is no checkpoint")
-    tree, _ = checkpoint.load(path, _expected(loop))
-    place = config.seeds.index(seed)
-    return jax.tree.map(lambda values: values[place], tree["best"])
-
-
 def _prepare(
     config: Config | None,
     folder: str | Path | None,
@@ -244,27 +240,26 @@ def _prepare(
 
     Its folder is this process's alone as long as ``held`` is open, unless the run has ended.
     """
-    finished, last = False, None
-    if folder is None:
-        if resume:
-            raise InputError("say which run to resume: its folder is missing")
-        config = config or Config()
-        folder = _new_folder(config, held)
-    else:
-        folder, given = Path(folder), config
-        config, finished = _look(given, folder, resume, limits)
+    wanted, finished, last = config or Config(), False, None
+    where = Path(folder or "")
+    if folder is not None:
+        wanted, finished = _look(config, where, resume, limits)
         if not finished:
-            held.enter_context(_alone(folder))
-            config, finished = _look(given, folder, resume, limits)  # again: another may have written
-            last = None if finished else checkpoint.last(folder)
-            if last is None and limits and read_run(folder).finished:
-                raise InputError(f"{folder}: there is no checkpoint, so the run cannot go on")
-    return {
-        "config": config.as_json(),
-        "folder": str(folder.absolute()),
-        "finished": finished,
-        "checkpoint": last and str(last.absolute()),
-    }
+            held.enter_context(_alone(where))
+            wanted, finished = _look(config, where, resume, limits)  # again: another may have written
+            last = None if finished else checkpoint.last(where)
+            if last is None and limits and read_run(where).finished:
+                raise InputError(f"{where}: there is no checkpoint, so the run cannot go on")
+    elif resume:
+        raise InputError("say which run to resume: its folder is missing")
+    else:
+        for number in itertools.count(1):  # whoever makes it first has it
+            where = Path("runs") / (wanted.name if number == 1 else f"{wanted.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                held.enter_context(_alone(where, new=True))
+                break
+    paths = {"folder": str(where.absolute()), "checkpoint": last and str(last.absolute())}
+    return {"config": wanted.as_json(), "finished": finished, **paths}
 
 
 def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, int]) -> tuple[Config, bool]:
@@ -275,7 +270,9 @@ def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, i
             raise InputError(f"{folder}: there is no run to resume, no config.json is in it")
         return config, False
     if not resume:
-        if config is None or _has_begun(folder):
+        files = (folder / "metrics.jsonl", folder / "results.jsonl")
+        begun = checkpoint.every(folder) or any(file.exists() and file.stat().st_size for file in files)
+        if config is None or begun:  # which another run in this folder would destroy
             raise InputError(f"{folder}: there is a run already; resume it, or choose another folder")
         return config, False
     saved = configuration.read(file)
@@ -295,22 +292,6 @@ def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, i
             "nothing: begin a new run, with --init-from to go on from its parameters"
         )
     return wanted, run.finished and wanted == saved
-
-
-def _has_begun(folder: Path) -> bool:
-    """Whether there is something that another run in this folder would destroy."""
-    files = (folder / "metrics.jsonl", folder / "results.jsonl")
-    return checkpoint.exists(folder) or any(file.exists() and file.stat().st_size for file in files)
-
-
-def _new_folder(config: Config, held: contextlib.ExitStack) -> Path:
-    """A folder in which there was no run. Whoever makes it first has it."""
-    for number in itertools.count(1):
-        folder = Path("runs") / (config.name if number == 1 else f"{config.name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            held.enter_context(_alone(folder, new=True))
-            break
-    return folder
 
 
 @contextlib.contextmanager
@@ -334,40 +315,28 @@ def _alone(folder: Path, *, new: bool = False) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _own_folder(folder: str, config: Config, devices: Devices) -> Iterator[Path]:
-    """The run's folder, or one that does not stay on other processes than the first."""
-    if devices.first:
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory() as own:
-        results.write_object(Path(own) / "config.json", config.as_json())
-        yield Path(own)
-
-
 def _expected(loop: Loop) -> dict[str, Any]:
     """Shapes and types of a checkpoint's arrays, and where they lie."""
     return {"state": loop.shapes, "best": loop.params(loop.shapes)}
 
 
+@dataclasses.dataclass
 class _Trainer:
     """A run under way."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        folder: Path,
-        progress: Callable[[Progress], None],
-        callbacks: Sequence[Callable[[Progress], None]],
-        timed: bool,
-    ) -> None:
-        self.loop, self.config, self.devices = loop, loop.config, loop.devices
-        self.folder, self.progress, self.callbacks, self.timed = folder, progress, callbacks, timed
-        self.checks: list[dict[str, Any]] = []
-        self.loggers: list[Logger] = []
-        self.ms_per_step = math.nan
-        self.ended = False
-        """Whether a callback has ended the run."""
+    loop: Loop
+    folder: Path
+    progress: Callable[[Progress], None]
+    callbacks: Sequence[Callable[[Progress], None]]
+    timed: bool
+    checks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    loggers: list[Logger] = dataclasses.field(default_factory=list)
+    ms_per_step: float = math.nan
+    ended: bool = False
+    """Whether a callback has ended the run."""
+
+    def __post_init__(self) -> None:
+        self.config, self.devices = self.loop.config, self.loop.devices
 
     def tell(self, step: float = 0.0, loss: float = math.nan, **more: Any) -> Progress:
         told = Progress(step, self.config.max_steps, loss, folder=self.folder, **more)
@@ -376,14 +345,12 @@ class _Trainer:
 
     def open_loggers(self, given: Sequence[Logger], until: contextlib.ExitStack) -> None:
         """Those that the configuration names, until a block ends, and those that are given."""
-        if not self.devices.first:
-            return
-        for name in logging.names(self.config.log):
+        for name in logging.names(self.config.log) if self.devices.first else ():
             logger = logging.make(name, self.folder, self.config.as_json())
             self.loggers.append(until.enter_context(logger))
             for check in self.checks:  # a run that was killed may have lost some
                 logger(*_metrics(check))
-        self.loggers += given
+        self.loggers += given if self.devices.first else ()
 
     # --- Beginning, saving, resuming ---
 
@@ -395,7 +362,7 @@ class _Trainer:
                 load_params(other, seed if seed in theirs else None, model=self.loop.source)
                 for seed in self.config.seeds
             ]
-            self.state = self.loop.started_from(self.state, found, other)
+            self.state = self.loop.started_from(self.state, found, Path(other))
         params = self.loop.params(self.state)
         self.best = self.loop.chosen([], params, params)
         self.batch = 0
@@ -491,12 +458,12 @@ class _Trainer:
         before = self.checks[-1]["seconds"] if self.checks else 0.0
         batches = self.loop.batches_until_check(self.batch)
         steps = batches * self.loop.method.steps_per_batch
-        made = 0.0
+        at = float(self._step)
 
         def on_call(steps: float, loss: float) -> None:
-            nonlocal made
-            made += steps
-            self.tell(self._step + made, loss, ms_per_step=self.ms_per_step)
+            nonlocal at
+            at += steps
+            self.tell(at, loss, ms_per_step=self.ms_per_step)
 
         self.state, losses, seconds = self.loop.advance(self.state, self.batch, active, on_call)
         if self.loop.together:
@@ -516,26 +483,25 @@ class _Trainer:
             self.best = self.loop.chosen(better, params, self.best)
         self.batch += batches
         until = round(before + seconds, _DIGITS) if self.timed and before is not None else None
-        check: dict[str, Any] = {"step": self._step, "seconds": until}
-        check["loss"] = _per_seed(losses, self.config.seeds)
-        for name, values in accuracy.items():
-            check[name] = _per_seed({i: float(values[i]) for i in active}, self.config.seeds)
+        found = {"loss": losses} | {n: {i: float(v[i]) for i in active} for n, v in accuracy.items()}
+        per_seed = {name: _per_seed(values, self.config.seeds) for name, values in found.items()}
+        check: dict[str, Any] = {"step": self._step, "seconds": until, **per_seed}
         self.checks.append(check)
         results.append_line(self.folder / "metrics.jsonl", check)
-        means = {name: float(np.mean([values[i] for i in active])) for name, values in accuracy.items()}
-        loss = float(np.mean([losses[i] for i in active]))
         self.save()
         for logger in self.loggers:
             logger(*_metrics(check))
-        told = self.tell(self._step, loss, ms_per_step=self.ms_per_step, params=self._first_params, **means)
+        means = {name: float(np.mean(list(values.values()))) for name, values in found.items()}
+
+        def first() -> Any:
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.loop.params(self.state))
+
+        told = self.tell(self._step, ms_per_step=self.ms_per_step, params=first, **means)
         try:
             for callback in self.callbacks:
                 callback(told)
         except StopTraining:
             self.ended = True
-
-    def _first_params(self) -> Any:
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.loop.params(self.state))
 
     def _result(self, i: int, train: float) -> SeedResult:
         validation = self._history("validation", i)
