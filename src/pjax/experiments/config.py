@@ -36,7 +36,7 @@ _COUNTS = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequenc
 _RANGES: dict[str, tuple[float, str]] = (
     dict.fromkeys(_COUNTS, (1, "at least 1"))
     | {"patience": (0, "at least 0")}
-    | dict.fromkeys(("loss_scale", "learning_rate"), (math.ulp(0.0), "a positive number"))
+    | dict.fromkeys(("loss_scale", "init_scale", "learning_rate"), (math.ulp(0.0), "a positive number"))
     | dict.fromkeys(("warmup", "decay_steps", "weight_decay", "clip"), (0, "a number from 0"))
 )
 """The least value of settings, and how it is called."""
@@ -69,6 +69,7 @@ class Config:
         loss_scale: of methods that project, the factor λ of the loss in its proximal operator; by default 5.
         consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
         sequence_length: of texts, the characters in a window; by default 64.
+        init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
         init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
             default new ones.
         target, ignore, categorical, task, validation, test, standardise: of data of your own, see
@@ -105,6 +106,7 @@ class Config:
     loss_scale: float | None = None
     consensus: str | None = None
     sequence_length: int | None = None
+    init_scale: float = models.SCALE
     init_from: str = ""
     target: str | None = None
     ignore: str | None = None
@@ -146,8 +148,8 @@ class Config:
         if not 0 <= min(self.seeds) <= max(self.seeds) < 2**32 or len(set(self.seeds)) < len(self.seeds):
             seeds = ", ".join(map(str, self.seeds))
             raise InputError(f"seeds must be from 0 to {2**32 - 1}, and differ; got {seeds}")
-        for name in ("widths", "skip", "levels"):
-            if own and getattr(self, name):
+        for name, usual in (("widths", ()), ("skip", False), ("levels", 0), ("init_scale", models.SCALE)):
+            if own and getattr(self, name) != usual:
                 raise InputError(f"{name} does not apply to a model of your own, got it with {self.model}")
         if not own and (self.model == "rnn") != (self.data == "shakespeare"):
             raise InputError(
@@ -312,7 +314,7 @@ class Config:
         """
         known = [field.name for field in dataclasses.fields(cls)]
         method = values.get("method", cls.method)
-        left_out = {"init_scale", *methods.SETTINGS} - methods.settings(method).keys()
+        left_out = {*methods.SETTINGS} - methods.settings(method).keys()
         left_out |= methods.fixed(method).keys()
         if values.get("data") != "shakespeare":
             left_out.add("sequence_length")

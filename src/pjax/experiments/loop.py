@@ -113,6 +113,7 @@ class Loop:
             outputs,
             skip=config.skip,
             levels=config.levels,
+            scale=config.init_scale,
             differentiated=self.method.differentiates,
         )
 

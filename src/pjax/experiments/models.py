@@ -175,6 +175,7 @@ def make(
     *,
     skip: bool = False,
     levels: int = 0,
+    scale: float = SCALE,
     differentiated: bool = False,
 ) -> nn.Module:
     """A network by name, for data of a shape.
@@ -182,7 +183,7 @@ def make(
     Args:
         model: ``"mlp"``, ``"cnn"`` or ``"rnn"``.
         inputs: shape of one input. Images are flattened for ``"mlp"``.
-        widths, skip: see `MLP`.
+        widths, skip, scale: see `MLP`; ``"rnn"`` has a scale of 1.
         classes: number of classes, or of distinct characters.
         levels: 0, or see `QuantisedMLP`.
         differentiated: whether derivatives of it are wanted, of roundings too.
@@ -190,16 +191,17 @@ def make(
     if levels and (model != "mlp" or skip):
         raise InputError(f"levels are for the model mlp without skip, got {model}{' with skip' * skip}")
     if levels:
-        pixels = math.prod(inputs)
-        return QuantisedMLP(pixels, widths, classes, levels=levels, straight_through=differentiated)
+        return QuantisedMLP(
+            math.prod(inputs), widths, classes, levels=levels, scale=scale, straight_through=differentiated
+        )
     check_name("model", model, ("mlp", "cnn", "rnn"))
     if model == "rnn":
         return RNN(classes, widths, skip=skip)
     if model == "mlp":
-        return MLP(math.prod(inputs), widths, classes, skip=skip)
+        return MLP(math.prod(inputs), widths, classes, skip=skip, scale=scale)
     if len(inputs) != 3:
         raise InputError(
             f"a cnn needs images of shape (height, width, channels), the data have inputs of shape {inputs}; "
             "use the model mlp"
         )
-    return CNN(inputs[-1], widths, classes, skip=skip, differentiated=differentiated)
+    return CNN(inputs[-1], widths, classes, skip=skip, scale=scale, differentiated=differentiated)
