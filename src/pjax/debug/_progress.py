@@ -80,8 +80,8 @@ class Progress:
         if not self._show:
             return
         if isinstance(step, jax.core.Tracer) or isinstance(value, jax.core.Tracer):
-            due = (step % self.every == 0) | (step == 1) | (step == (self._total or 1))
-            call_when(due, self._tell, step, value, always=self.every == 1)
+            due = self.every == 1 or (step % self.every == 0) | (step == 1) | (step == (self._total or 1))
+            call_when(due, self._tell, step, value)
         else:
             self._tell(step, value)
 

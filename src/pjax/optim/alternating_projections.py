@@ -14,7 +14,7 @@ from pjax.engines.edges.space import State as EdgeState
 from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
-from pjax.optim.solver import EdgeSolver, check_option, method
+from pjax.optim.solver import EdgeSolver, method
 
 
 @method
@@ -30,10 +30,6 @@ class Projecting(EdgeSolver):
     """
 
     extrapolate: Literal["tensor"] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_option("extrapolate", self.extrapolate, (None, "tensor"))
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         extrapolation = Extrapolation(parameters=not problem.steered) if self.extrapolate else None
