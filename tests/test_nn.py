@@ -729,7 +729,7 @@ REFUSED = [
     (
         nn.MultiHeadAttention(6, 2),
         random(2, 4),
-        "MultiHeadAttention(6, 2 heads of 3): expected an input of shape (…, 6), got (2, 4).",
+        "MultiHeadAttention(6, 2 heads of 3): expected an input of shape (…, time, 6), got (2, 4).",
     ),
     (
         nn.Concat(nn.Conv2D(1, 1, 1), nn.MaxPool(2)),

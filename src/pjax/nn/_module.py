@@ -235,11 +235,10 @@ class Module:
         >>> layer(jnp.ones(2)).tolist()
         [2.0, 2.0, 2.0]
         """
-        root = self._declaration()
-        parameters = root._parameters()
+        parameters = self._parameters()
         check_parameters(type(self).__name__, parameters, params)
         values = {id(p): params[name] for name, p in parameters.items()}
-        return _with_values(root, values)
+        return _with_values(self._declaration(), values)
 
     def apply(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Call the module with the given values for its parameters.
@@ -283,10 +282,8 @@ class Module:
 
     def _parameters(self) -> dict[str, Parameter]:
         """The declared parameters by name."""
-        root = self._declaration()
         found: dict[str, Parameter] = {}
-        done: set[int] = set()
-        for path, value in _walk(root, done):
+        for path, value in _walk(self._declaration(), set()):
             if isinstance(value, Parameter):
                 if path in found:
                     raise InputError(
@@ -378,8 +375,7 @@ def _summary(root: Module) -> Iterator[str]:
     shown: dict[int, str] = {}
 
     def total(value: Any) -> int:
-        found = (x.size for _, x in _walk(value, set()) if isinstance(x, Parameter))
-        return sum(found)
+        return sum(x.size for _, x in _walk(value, set()) if isinstance(x, Parameter))
 
     def lines(indent: str, name: str, path: str, value: Any) -> Iterator[str]:
         title = f"{indent}{name}: " if name else indent
@@ -448,17 +444,15 @@ def freeze(params: Mapping[str, T], *patterns: str) -> tuple[dict[str, T], dict[
     >>> trainable, frozen
     ({'out.weight': 2}, {'embed.weight': 1, 'out.bias': 3})
     """
+    frozen: dict[str, T] = {}
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in params):
+        found = {name: value for name, value in params.items() if fnmatch.fnmatchcase(name, pattern)}
+        frozen |= found
+        if not found:
             near = difflib.get_close_matches(pattern, params, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise InputError(
                 f"freeze: the pattern {pattern!r} matches no parameter.{hint} The parameters are "
                 f"{', '.join(params) or 'none'}."
             )
-    frozen = {
-        name: value
-        for name, value in params.items()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    }
     return {name: value for name, value in params.items() if name not in frozen}, frozen

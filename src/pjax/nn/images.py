@@ -8,7 +8,7 @@ import numpy as np
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
 from pjax.nn._module import KEEPING_SIZE, Initialiser, Module, Parameter
-from pjax.nn.layers import check_image, padding_setting, pair, whole
+from pjax.nn.layers import check_shape, padding_setting, pair, whole
 from pjax.rules.windows import Padding
 
 
@@ -60,12 +60,9 @@ class Conv2D(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, height, width, out_features)``."""
-        check_image(self._place(), x, self.in_features)
-        y = self._convolve(x)
+        check_shape(self._place(), x, "height", "width", self.in_features)
+        y = pnp.conv(x, self.weight, self.strides, self.padding)
         return y if self.bias is None else pnp.add(y, self.bias)
-
-    def _convolve(self, x: Operand) -> Any:
-        return pnp.conv(x, self.weight, self.strides, self.padding)
 
     def _label(self) -> str:
         size = f"{self.kernel_size[0]}x{self.kernel_size[1]}"
@@ -99,7 +96,7 @@ class MaxPool(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, height, width, channels)``."""
-        check_image(self._place(), x, None)
+        check_shape(self._place(), x, "height", "width", "channels")
         return pnp.max_pool(x, self.window, self.strides, self.padding)
 
     def _label(self) -> str:
@@ -118,7 +115,7 @@ class GlobalMaxPool(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, channels)``."""
-        check_image(self._place(), x, None)
+        check_shape(self._place(), x, "height", "width", "channels")
         return pnp.max(x, axis=(-3, -2))
 
     def _label(self) -> str:

@@ -19,13 +19,9 @@ from pjax.rules.windows import Padding, explicit_padding
 # --- Settings and inputs ---
 
 
-def whole(owner: str, name: str, value: Any, least: int = 1) -> int:
-    """A setting as an integer; `InputError` unless it is one of at least `least`.
-
-    >>> whole("Linear", "in_features", np.int64(3))
-    3
-    """
-    check_whole(f"{owner}: {name}", value, least)
+def whole(owner: str, name: str, value: Any) -> int:
+    """A setting as an integer; `InputError` unless it is one of at least 1."""
+    check_whole(f"{owner}: {name}", value)
     return int(value)
 
 
@@ -55,31 +51,17 @@ def padding_setting(owner: str, padding: Any) -> Padding:
     return padding.upper() if isinstance(padding, str) else padding
 
 
-def shape_of(place: str, x: Any, expected: str) -> tuple[int, ...]:
-    """The shape of an input; `InputError` if it is no array."""
-    shape = getattr(x, "shape", None)
-    if shape is None:
-        try:
-            shape = np.shape(x)
-        except ValueError as error:  # a list of lists of different lengths
-            raise InputError(f"{place}: expected {expected}, got {type(x).__name__}.") from error
-    return tuple(shape)
-
-
-def check_last_axis(place: str, x: Any, features: int) -> None:
-    """Raise an `InputError` unless the last axis of an input has the given length."""
-    expected = f"an input of shape (…, {features})"
-    shape = shape_of(place, x, expected)
-    if not shape or shape[-1] != features:
+def check_shape(place: str, x: Any, *axes: int | str, what: str = "an input") -> tuple[int, ...]:
+    """The shape of an input; `InputError` unless its last axes have these lengths, or any under a name."""
+    expected = f"{what} of shape ({', '.join(['…', *map(str, axes)])})"
+    try:
+        shape = tuple(x.shape if hasattr(x, "shape") else np.shape(x))
+    except ValueError as error:  # a list of lists of different lengths
+        raise InputError(f"{place}: expected {expected}, got {type(x).__name__}.") from error
+    pairs = zip(reversed(axes), reversed(shape), strict=False)
+    if len(shape) < len(axes) or any(isinstance(a, int) and a != n for a, n in pairs):
         raise InputError(f"{place}: expected {expected}, got {shape}.")
-
-
-def check_image(place: str, x: Any, channels: int | None) -> None:
-    """Raise an `InputError` unless an input is an image with the given channels."""
-    expected = f"an input of shape (…, height, width, {'channels' if channels is None else channels})"
-    shape = shape_of(place, x, expected)
-    if len(shape) < 3 or channels not in (None, shape[-1]):
-        raise InputError(f"{place}: expected {expected}, got {shape}.")
+    return shape
 
 
 # --- Layers ---
@@ -122,7 +104,7 @@ class Linear(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, out_features)``."""
-        check_last_axis(self._place(), x, self.in_features)
+        check_shape(self._place(), x, self.in_features)
         y = pnp.matmul(x, self.weight)
         return y if self.bias is None else pnp.add(y, self.bias)
 
@@ -213,25 +195,12 @@ class ReLU(Module):
     def __call__(self, x: Operand) -> Any:
         """An array of the shape of the input."""
         if self.features is None:
-            return _relu(x)
-        check_last_axis(self._place(), x, self.features)
-        return _sum_relu(x, self.bias)
+            return pnp.relu(x)
+        check_shape(self._place(), x, self.features)
+        return pnp.sum_relu(x, self.bias)
 
     def _label(self) -> str:
         return f"ReLU({'' if self.features is None else self.features})"
-
-
-# With jax.nn.relu, because the derivative of a maximum is one half where both are equal.
-
-
-@lift("x", expects="an array of numbers")
-def _relu(x: Operand) -> jax.Array:
-    return jax.nn.relu(x)
-
-
-@lift("x", "bias", expects="an array of numbers")
-def _sum_relu(x: Operand, bias: Operand) -> jax.Array:
-    return jax.nn.relu(x + bias)
 
 
 class Quantize(Module):
@@ -335,7 +304,7 @@ class Concat(Sequential):
         for layer in self.layers:
             x = layer(x)
             outputs.append(x)
-        shapes = [shape_of(self._place(), y, "arrays from all layers") for y in outputs]
+        shapes = [check_shape(self._place(), y, what="outputs of all layers, each an array") for y in outputs]
         if not shapes or not all(shape and shape[:-1] == shapes[0][:-1] for shape in shapes):
             raise InputError(
                 f"{self._place()}: expected at least one layer, and outputs that differ in their last axis "
