@@ -41,20 +41,14 @@ def look_later(x: Any, look: Look) -> None:
 
 def check_finite(traced: "Traced", leaves: list[Any]) -> None:
     """Refuse parameters and constants that hold NaN or infinity. Values inside `jit` are not seen."""
-    for name, leaf in zip(traced.names, leaves, strict=True):
-        bad = _not_finite(leaf)
-        if bad:
+    given = {f"parameter {name!r}": leaf for name, leaf in zip(traced.names, leaves, strict=True)}
+    captured = {f"captured array {i}": constant for i, constant in enumerate(traced.constants)}
+    for what, x in {**given, **captured}.items():
+        if bad := _not_finite(x):
+            advice = "Restart from parameters that are finite" if what in given else "Clean the batch"
             raise InputError(
-                f"parameter {name!r} has {bad} of {np.size(leaf)} values that are NaN or infinite. Restart"
-                " from parameters that are finite; pjax.optim solvers accept check=False to go on regardless"
-            )
-    for i, constant in enumerate(traced.constants):
-        bad = _not_finite(constant)
-        if bad:
-            raise InputError(
-                f"captured array {i} of shape {np.shape(constant)} has {bad} of {np.size(constant)} values"
-                " that are NaN or infinite: clean the batch. pjax.optim solvers accept check=False to go on"
-                " regardless"
+                f"{what} of shape {np.shape(x)} has {bad} of {np.size(x)} values that are NaN or infinite."
+                f" {advice}; pjax.optim solvers accept check=False to go on regardless"
             )
 
 

@@ -80,8 +80,7 @@ def in_each_step(x: jax.Array, constant: jax.Array) -> tuple[jax.Array, jax.Arra
     """
     if not compiles_each_kernel():
         return x, constant
-    x, constant = jax.lax.optimization_barrier((x, constant))
-    return x, constant
+    return tuple(jax.lax.optimization_barrier((x, constant)))
 
 
 def sum_apart(x: jax.Array) -> jax.Array:
