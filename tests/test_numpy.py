@@ -342,7 +342,7 @@ MOVES = {
 }  # fmt: skip
 WORK = {
     "add", "conv_general_dilated", "div", "dot_general", "max", "min", "mul", "neg", "pjax", "reduce_max",
-    "reduce_sum", "reduce_window_max", "sub",
+    "reduce_min", "reduce_sum", "reduce_window_max", "sub",
 }  # fmt: skip
 LAYOUTS = {
     "broadcast_to", "concatenate", "conv_patch", "expand_dims", "index", "moveaxis", "pad", "repeat",

@@ -128,9 +128,6 @@ def min(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
     >>> min([[1.0, 2.0], [3.0, 4.0]], axis=-1).tolist()
     [1.0, 3.0]
     """
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        # By way of the maximum, which has a projection.
-        return -jnp.max(-x, _axes(axis), keepdims=keepdims)
     return jnp.min(x, _axes(axis), keepdims=keepdims)
 
 

@@ -3,7 +3,6 @@
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 import jax
@@ -142,9 +141,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -4,14 +4,14 @@ import copy
 import difflib
 import fnmatch
 import hashlib
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_whole
 from pjax.containers.lift import describe
 from pjax.errors import InputError
 
@@ -45,16 +45,10 @@ class Parameter:
         initialiser: Initialiser = jax.nn.initializers.zeros,
         dtype: Any = np.float32,
     ) -> None:
-        try:
-            self.shape = tuple(
-                map(operator.index, (shape,) if isinstance(shape, int | np.integer) else shape)
-            )
-        except TypeError as error:
-            raise InputError(
-                f"Parameter: a shape is a tuple of whole numbers, got {shape!r:.120}."
-            ) from error
-        if any(n < 0 for n in self.shape):
-            raise InputError(f"Parameter: lengths must not be negative, got the shape {self.shape}.")
+        lengths = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        for length in lengths:
+            check_whole(f"Parameter: each length of the shape {shape!r:.120}", length, 0)
+        self.shape = tuple(map(int, lengths))
         if not callable(initialiser):
             raise InputError(
                 "Parameter: the initialiser must be a function of a key, a shape and a dtype, such as "
@@ -198,7 +192,13 @@ class Module:
         Returns:
             A dictionary from names to arrays.
         """
-        _check_key(self, key)
+        try:
+            jax.eval_shape(jax.random.fold_in, key, 0)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{type(self).__name__}.init: expected a key, such as jax.random.key(0), got {describe(key)}."
+                " Use jax.vmap(model.init)(keys) for several models at once."
+            ) from error
         chosen = None if dtype is None else floating(dtype)
         values: dict[str, jax.Array] = {}
         for name, parameter in self._parameters().items():
@@ -401,21 +401,6 @@ def _summary(root: Module) -> Iterator[str]:
 
 def _stable_hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
-
-
-def _check_key(model: Module, key: Any) -> None:
-    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
-    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    old = dtype == jnp.uint32 and shape in ((2,), (4,))
-    if new and shape != ():
-        raise InputError(
-            f"{type(model).__name__}.init: expected one key, got {shape} of them. Use "
-            "jax.vmap(model.init)(keys) for several models at once."
-        )
-    if not new and not old:
-        raise InputError(
-            f"{type(model).__name__}.init: expected a key, such as jax.random.key(0), got {describe(key)}."
-        )
 
 
 # --- Which parameters learn ---

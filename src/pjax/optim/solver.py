@@ -62,12 +62,7 @@ def method(cls: type[T]) -> type[T]:
 
 
 class Solver(abc.ABC):
-    """A projection method, or one with something around it. Frozen options; all state is passed in and out.
-
-    `steps_per_update` is how many steps `update` makes on one batch. With `check`, values that are not finite
-    are looked for before each update outside `jit`, and inside it histories of edges that are cut where it
-    matters, of which a warning tells.
-    """
+    """A projection method, or one with something around it. Frozen options; state is passed in and out."""
 
     name: ClassVar[str]
     keeps_loops: ClassVar[bool] = False
