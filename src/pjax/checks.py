@@ -108,12 +108,13 @@ def check_name(kind: str, name: Any, names: Iterable[str]) -> None:
 _LARGEST = 2**63
 
 
-def check_whole(name: str, value: object, least: int = 1, end: int = _LARGEST) -> None:
-    """Refuse what is not a whole number, or one that is too small or too large."""
+def check_whole(name: str, value: Any, least: int = 1, end: int = _LARGEST) -> int:
+    """A whole number, as Python's; refuse anything else, and one that is too small or too large."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not (whole and least <= int(value) < end):  # type: ignore[call-overload]
+    if not (whole and least <= value < end):
         wanted = f"of at least {least}" if end == _LARGEST else f"from {least} to {end - 1}"
         raise InputError(f"{name} must be a whole number {wanted}, got {value!r}")
+    return int(value)
 
 
 def check_multiple(name: str, value: int, of: int, what: str) -> None:

@@ -12,21 +12,16 @@ def several() -> bool:
     return jax.device_count() > 1
 
 
-def on_one_device(
-    *args: Any,
-    default: Callable[..., Any],
-    cpu: Callable[..., Any] | None = None,
-    cuda: Callable[..., Any] | None = None,
-) -> Any:
-    """A function of the arguments, with variants for some kinds of device.
+def on_one_device(*args: Any, default: Callable[..., Any], **variants: Callable[..., Any] | None) -> Any:
+    """A function of the arguments, with variants for some kinds of device: ``cpu=`` or ``cuda=``.
 
     Not where there are several devices: arrays may then be divided among them, and what a variant saves on
     one would make several exchange data.
     """
-    variants = {name: fn for name, fn in (("cpu", cpu), ("cuda", cuda)) if fn is not None}
-    if several() or not variants:
+    known = {name: fn for name, fn in variants.items() if fn is not None}
+    if several() or not known:
         return default(*args)
-    return jax.lax.platform_dependent(*args, **variants, default=default)
+    return jax.lax.platform_dependent(*args, **known, default=default)
 
 
 ANYWHERE = False

@@ -46,9 +46,8 @@ class Parameter:
         dtype: Any = np.float32,
     ) -> None:
         lengths = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-        for length in lengths:
-            check_whole(f"Parameter: each length of the shape {shape!r:.120}", length, 0)
-        self.shape = tuple(map(int, lengths))
+        about = f"Parameter: each length of the shape {shape!r:.120}"
+        self.shape = tuple(check_whole(about, length, 0) for length in lengths)
         if not callable(initialiser):
             raise InputError(
                 "Parameter: the initialiser must be a function of a key, a shape and a dtype, such as "

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
 from pjax.containers.lift import lift
 from pjax.errors import InputError
 from pjax.nn._module import Module
-from pjax.nn.layers import Linear, ReLU, check_shape, whole
+from pjax.nn.layers import Linear, ReLU, check_shape
 
 
 class MultiHeadAttention(Module):
@@ -43,15 +44,15 @@ class MultiHeadAttention(Module):
     def __init__(
         self, features: int, heads: int, head_features: int | None = None, *, causal: bool = False
     ) -> None:
-        self.features = whole("MultiHeadAttention", "features", features)
-        self.heads = whole("MultiHeadAttention", "heads", heads)
+        self.features = check_whole("MultiHeadAttention: features", features)
+        self.heads = check_whole("MultiHeadAttention: heads", heads)
         if head_features is None and self.features % self.heads:
             raise InputError(
                 f"MultiHeadAttention: {self.features} features cannot be divided among {self.heads} heads; "
                 "choose another number, or give head_features."
             )
         each = self.features // self.heads if head_features is None else head_features
-        self.head_features = whole("MultiHeadAttention", "head_features", each)
+        self.head_features = check_whole("MultiHeadAttention: head_features", each)
         self.causal = bool(causal)
         inner = self.heads * self.head_features
         self.query, self.key, self.value = (Linear(self.features, inner) for _ in range(3))

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
 from pjax.nn._module import KEEPING_SIZE, Initialiser, Module, Parameter
-from pjax.nn.layers import check_shape, padding_setting, pair, whole
+from pjax.nn.layers import check_shape, padding_setting, pair
 from pjax.rules.windows import Padding
 
 
@@ -49,8 +50,8 @@ class Conv2D(Module):
         initialiser: Initialiser | None = None,
         dtype: Any = np.float32,
     ) -> None:
-        self.in_features = whole("Conv2D", "in_features", in_features)
-        self.out_features = whole("Conv2D", "out_features", out_features)
+        self.in_features = check_whole("Conv2D: in_features", in_features)
+        self.out_features = check_whole("Conv2D: out_features", out_features)
         self.kernel_size = pair("Conv2D", "kernel_size", kernel_size)
         self.strides = pair("Conv2D", "strides", strides)
         self.padding = padding_setting("Conv2D", padding)

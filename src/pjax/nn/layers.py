@@ -19,12 +19,6 @@ from pjax.rules.windows import Padding, explicit_padding
 # --- Settings and inputs ---
 
 
-def whole(owner: str, name: str, value: Any) -> int:
-    """A setting as an integer; `InputError` unless it is one of at least 1."""
-    check_whole(f"{owner}: {name}", value)
-    return int(value)
-
-
 def pair(owner: str, name: str, value: int | Sequence[int]) -> tuple[int, int]:
     """A setting for the two axes of space, from one integer or two.
 
@@ -34,7 +28,7 @@ def pair(owner: str, name: str, value: int | Sequence[int]) -> tuple[int, int]:
     given = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value] * 2
     if len(given) != 2:
         raise InputError(f"{owner}: {name} must be one whole number or a pair, got {value!r:.120}.")
-    first, second = (whole(owner, name, x) for x in given)
+    first, second = (check_whole(f"{owner}: {name}", x) for x in given)
     return first, second
 
 
@@ -96,8 +90,8 @@ class Linear(Module):
         initialiser: Initialiser | None = None,
         dtype: Any = np.float32,
     ) -> None:
-        self.in_features = whole("Linear", "in_features", in_features)
-        self.out_features = whole("Linear", "out_features", out_features)
+        self.in_features = check_whole("Linear: in_features", in_features)
+        self.out_features = check_whole("Linear: out_features", out_features)
         shape = (self.in_features, self.out_features)
         self.weight = Parameter(shape, initialiser or KEEPING_SIZE, dtype)
         self.bias = Parameter((self.out_features,), dtype=dtype) if bias else None
@@ -132,8 +126,8 @@ class Embedding(Module):
     def __init__(
         self, num: int, features: int, *, initialiser: Initialiser | None = None, dtype: Any = np.float32
     ) -> None:
-        self.num = whole("Embedding", "num", num)
-        self.features = whole("Embedding", "features", features)
+        self.num = check_whole("Embedding: num", num)
+        self.features = check_whole("Embedding: features", features)
         self.weight = Parameter(
             (self.num, self.features), initialiser or jax.nn.initializers.normal(1.0), dtype
         )
@@ -189,7 +183,7 @@ class ReLU(Module):
         initialiser: Initialiser = jax.nn.initializers.zeros,
         dtype: Any = np.float32,
     ) -> None:
-        self.features = None if features is None else whole("ReLU", "features", features)
+        self.features = None if features is None else check_whole("ReLU: features", features)
         self.bias = None if self.features is None else Parameter((self.features,), initialiser, dtype)
 
     def __call__(self, x: Operand) -> Any:

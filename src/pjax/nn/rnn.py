@@ -6,11 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Computation, Operand
 from pjax.errors import InputError
 from pjax.nn._module import Module
-from pjax.nn.layers import Embedding, Linear, ReLU, check_shape, whole
+from pjax.nn.layers import Embedding, Linear, ReLU, check_shape
 
 
 class RNN(Module):
@@ -51,12 +52,12 @@ class RNN(Module):
     ) -> None:
         if isinstance(widths, str) or not isinstance(widths, Sequence) or not widths:
             raise InputError(f"RNN: widths must be a list of at least one whole number, got {widths!r:.120}.")
-        widths = [whole("RNN", "widths", width) for width in widths]
-        self.num = whole("RNN", "num", num)
-        self.classes = self.num if classes is None else whole("RNN", "classes", classes)
+        widths = [check_whole("RNN: widths", width) for width in widths]
+        self.num = check_whole("RNN: num", num)
+        self.classes = self.num if classes is None else check_whole("RNN: classes", classes)
         self.skip = bool(skip)
         self.embed = Embedding(self.num, widths[0] if embedding is None else embedding)
-        self.state_features = widths[-1] if state is None else whole("RNN", "state", state)
+        self.state_features = widths[-1] if state is None else check_whole("RNN: state", state)
         inputs = [self.embed.features + self.state_features, *widths[:-1]]
         self.hidden = [Linear(*sizes) for sizes in zip(inputs, widths, strict=True)]
         self.relu = [ReLU(width) for width in widths]
