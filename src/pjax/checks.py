@@ -42,12 +42,12 @@ def look_later(x: Any, look: Look) -> None:
 def check_finite(traced: "Traced", leaves: list[Any]) -> None:
     """Refuse parameters and constants that hold NaN or infinity. Values inside `jit` are not seen."""
     given = {f"parameter {name!r}": leaf for name, leaf in zip(traced.names, leaves, strict=True)}
-    captured = {f"captured array {i}": constant for i, constant in enumerate(traced.constants)}
+    captured = {f"captured array {i} of shape {np.shape(c)}": c for i, c in enumerate(traced.constants)}
     for what, x in {**given, **captured}.items():
         if bad := _not_finite(x):
-            advice = "Restart from parameters that are finite" if what in given else "Clean the batch"
+            advice = "restart from parameters that are finite" if what in given else "clean the batch"
             raise InputError(
-                f"{what} of shape {np.shape(x)} has {bad} of {np.size(x)} values that are NaN or infinite."
+                f"{what} has {bad} of {np.size(x)} values that are NaN or infinite:"
                 f" {advice}; pjax.optim solvers accept check=False to go on regardless"
             )
 
@@ -83,12 +83,11 @@ def check_mesh(arrays: Iterable[Any]) -> None:
     """Refuse arrays that are divided over axes of which the program must say how each result is divided."""
     for x in arrays:
         sharding = getattr(jax.typeof(x), "sharding", None)
-        if sharding is None or all(part is None for part in sharding.spec):
+        if sharding is None:
             continue
-        explicit = set(getattr(sharding.mesh, "explicit_axes", ()))
-        named = {name for part in sharding.spec for name in (part if isinstance(part, tuple) else (part,))}
-        if explicit & named:
-            axes = ", ".join(repr(name) for name in sorted(explicit & named))
+        named = jax.tree.leaves(tuple(sharding.spec))
+        if explicit := set(named).intersection(getattr(sharding.mesh, "explicit_axes", ())):
+            axes = ", ".join(map(repr, sorted(explicit)))
             raise InputError(
                 f"an array of type {jax.typeof(x)} is divided over the explicit mesh axis {axes}; pjax leaves"
                 " it to the compiler how results are divided: make the mesh with"

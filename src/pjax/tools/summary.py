@@ -110,12 +110,8 @@ def bytes_name(number: int) -> str:
     >>> bytes_name(0), bytes_name(512), bytes_name(6_422_528)
     ('0 B', '512 B', '6.42 MB')
     """
-    value, unit = float(number), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.3g} {unit}" if unit != "B" else f"{number} B"
+    power = min(int(math.log10(max(number, 1)) // 3), 4)
+    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summary:
