@@ -729,7 +729,7 @@ REFUSED = [
     (
         nn.MultiHeadAttention(6, 2),
         random(2, 4),
-        "MultiHeadAttention(6, 2 heads of 3): expected an input of shape (…, 6), got (2, 4).",
+        "MultiHeadAttention(6, 2 heads of 3): expected an input of shape (…, time, 6), got (2, 4).",
     ),
     (
         nn.Concat(nn.Conv2D(1, 1, 1), nn.MaxPool(2)),
@@ -771,8 +771,11 @@ def test_inputs_that_do_not_fit(layer, x, message):
         (lambda: nn.RNN(7, []), "RNN: widths must be a list of at least one whole number, got []."),
         (lambda: nn.RNN(7, 128), "RNN: widths must be a list of at least one whole number, got 128."),
         (lambda: nn.MultiHeadAttention(6, 4), "6 features cannot be divided among 4 heads"),
-        (lambda: nn.Parameter(2.5), "a shape is a tuple of whole numbers, got 2.5."),
-        (lambda: nn.Parameter((2, -1)), "lengths must not be negative"),
+        (
+            lambda: nn.Parameter(2.5),
+            "each length of the shape 2.5 must be a whole number of at least 0",
+        ),
+        (lambda: nn.Parameter((2, -1)), "each length of the shape (2, -1) must be a whole number"),
         (lambda: nn.Parameter((2,), dtype="colour"), "'colour' is no dtype"),
     ],
 )

@@ -41,20 +41,14 @@ def look_later(x: Any, look: Look) -> None:
 
 def check_finite(traced: "Traced", leaves: list[Any]) -> None:
     """Refuse parameters and constants that hold NaN or infinity. Values inside `jit` are not seen."""
-    for name, leaf in zip(traced.names, leaves, strict=True):
-        bad = _not_finite(leaf)
-        if bad:
+    given = {f"parameter {name!r}": leaf for name, leaf in zip(traced.names, leaves, strict=True)}
+    captured = {f"captured array {i} of shape {np.shape(c)}": c for i, c in enumerate(traced.constants)}
+    for what, x in {**given, **captured}.items():
+        if bad := _not_finite(x):
+            advice = "restart from parameters that are finite" if what in given else "clean the batch"
             raise InputError(
-                f"parameter {name!r} has {bad} of {np.size(leaf)} values that are NaN or infinite. Restart"
-                " from parameters that are finite; pjax.optim solvers accept check=False to go on regardless"
-            )
-    for i, constant in enumerate(traced.constants):
-        bad = _not_finite(constant)
-        if bad:
-            raise InputError(
-                f"captured array {i} of shape {np.shape(constant)} has {bad} of {np.size(constant)} values"
-                " that are NaN or infinite: clean the batch. pjax.optim solvers accept check=False to go on"
-                " regardless"
+                f"{what} has {bad} of {np.size(x)} values that are NaN or infinite:"
+                f" {advice}; pjax.optim solvers accept check=False to go on regardless"
             )
 
 
@@ -89,12 +83,11 @@ def check_mesh(arrays: Iterable[Any]) -> None:
     """Refuse arrays that are divided over axes of which the program must say how each result is divided."""
     for x in arrays:
         sharding = getattr(jax.typeof(x), "sharding", None)
-        if sharding is None or all(part is None for part in sharding.spec):
+        if sharding is None:
             continue
-        explicit = set(getattr(sharding.mesh, "explicit_axes", ()))
-        named = {name for part in sharding.spec for name in (part if isinstance(part, tuple) else (part,))}
-        if explicit & named:
-            axes = ", ".join(repr(name) for name in sorted(explicit & named))
+        named = jax.tree.leaves(tuple(sharding.spec))
+        if explicit := set(named).intersection(getattr(sharding.mesh, "explicit_axes", ())):
+            axes = ", ".join(map(repr, sorted(explicit)))
             raise InputError(
                 f"an array of type {jax.typeof(x)} is divided over the explicit mesh axis {axes}; pjax leaves"
                 " it to the compiler how results are divided: make the mesh with"
@@ -114,12 +107,13 @@ def check_name(kind: str, name: Any, names: Iterable[str]) -> None:
 _LARGEST = 2**63
 
 
-def check_whole(name: str, value: object, least: int = 1, end: int = _LARGEST) -> None:
-    """Refuse what is not a whole number, or one that is too small or too large."""
+def check_whole(name: str, value: Any, least: int = 1, end: int = _LARGEST) -> int:
+    """A whole number, as Python's; refuse anything else, and one that is too small or too large."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not (whole and least <= int(value) < end):  # type: ignore[call-overload]
+    if not (whole and least <= value < end):
         wanted = f"of at least {least}" if end == _LARGEST else f"from {least} to {end - 1}"
         raise InputError(f"{name} must be a whole number {wanted}, got {value!r}")
+    return int(value)
 
 
 def check_multiple(name: str, value: int, of: int, what: str) -> None:

@@ -12,21 +12,16 @@ def several() -> bool:
     return jax.device_count() > 1
 
 
-def on_one_device(
-    *args: Any,
-    default: Callable[..., Any],
-    cpu: Callable[..., Any] | None = None,
-    cuda: Callable[..., Any] | None = None,
-) -> Any:
-    """A function of the arguments, with variants for some kinds of device.
+def on_one_device(*args: Any, default: Callable[..., Any], **variants: Callable[..., Any] | None) -> Any:
+    """A function of the arguments, with variants for some kinds of device: ``cpu=`` or ``cuda=``.
 
     Not where there are several devices: arrays may then be divided among them, and what a variant saves on
     one would make several exchange data.
     """
-    variants = {name: fn for name, fn in (("cpu", cpu), ("cuda", cuda)) if fn is not None}
-    if several() or not variants:
+    known = {name: fn for name, fn in variants.items() if fn is not None}
+    if several() or not known:
         return default(*args)
-    return jax.lax.platform_dependent(*args, **variants, default=default)
+    return jax.lax.platform_dependent(*args, **known, default=default)
 
 
 ANYWHERE = False
@@ -80,8 +75,7 @@ def in_each_step(x: jax.Array, constant: jax.Array) -> tuple[jax.Array, jax.Arra
     """
     if not compiles_each_kernel():
         return x, constant
-    x, constant = jax.lax.optimization_barrier((x, constant))
-    return x, constant
+    return tuple(jax.lax.optimization_barrier((x, constant)))
 
 
 def sum_apart(x: jax.Array) -> jax.Array:

@@ -30,8 +30,8 @@ INSIDE: contextvars.ContextVar[Callable[["Computation"], Any] | None] = contextv
 
 
 def _operator(name: str, *, reflected: bool = False) -> Callable[..., Any]:
-    def method(self: "Computation", *other: Operand) -> Any:
-        return FUNCTIONS[name](*other, self) if reflected else FUNCTIONS[name](self, *other)
+    def method(self: "Computation", *other: Operand, **settings: Any) -> Any:
+        return FUNCTIONS[name](*other, self) if reflected else FUNCTIONS[name](self, *other, **settings)
 
     return method
 
@@ -134,21 +134,8 @@ class Computation:
         """With the axes in another order, reversed by default."""
         return FUNCTIONS["transpose"](self, (axes[0] if len(axes) == 1 else axes) if axes else None)
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The sum over some axes, by default all."""
-        return FUNCTIONS["sum"](self, axis, keepdims)
-
-    def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The mean over some axes, by default all."""
-        return FUNCTIONS["mean"](self, axis, keepdims)
-
-    def max(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The maximum over some axes, by default all."""
-        return FUNCTIONS["max"](self, axis, keepdims)
-
-    def min(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The minimum over some axes, by default all."""
-        return FUNCTIONS["min"](self, axis, keepdims)
+    # Over some axes, as the functions of these names: x.sum(axis=0, keepdims=True).
+    sum, mean, max, min = map(_operator, ("sum", "mean", "max", "min"))
 
     __add__, __radd__ = _operator("add"), _operator("add", reflected=True)
     __sub__, __rsub__ = _operator("subtract"), _operator("subtract", reflected=True)

@@ -128,9 +128,6 @@ def min(x: Operand, axis: Axes = None, keepdims: bool = False) -> jax.Array:
     >>> min([[1.0, 2.0], [3.0, 4.0]], axis=-1).tolist()
     [1.0, 3.0]
     """
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        # By way of the maximum, which has a projection.
-        return -jnp.max(-x, _axes(axis), keepdims=keepdims)
     return jnp.min(x, _axes(axis), keepdims=keepdims)
 
 
@@ -148,8 +145,8 @@ def minimum(x: Operand, y: Operand) -> jax.Array:
 
 @lift("x", expects="an array of numbers")
 def relu(x: Operand) -> jax.Array:
-    """The positive part of an array, elementwise."""
-    return jnp.maximum(x, 0)
+    """The positive part of an array, elementwise. Its derivative at zero is zero."""
+    return jax.nn.relu(x)
 
 
 @lift("*inputs", expects="at least one array, " + _BROADCAST)
@@ -166,7 +163,7 @@ def sum_relu(*inputs: Operand, axis: Axes = None) -> jax.Array:
     if not inputs:
         raise InputError("needs at least one input.")
     sums = inputs if axis is None else [jnp.sum(x, _axes(axis)) for x in inputs]
-    return jnp.maximum(functools.reduce(jnp.add, sums), 0)
+    return jax.nn.relu(functools.reduce(jnp.add, sums))
 
 
 @lift("x", "y", expects=_DOT)
@@ -378,21 +375,18 @@ def repeat(x: Operand, repeats: int | Sequence[int], axis: int | None = None) ->
     >>> repeat([1, 2], 2).tolist(), repeat([1, 2], [0, 3]).tolist()
     ([1, 1, 2, 2], [2, 2, 2])
     """
-    if axis is None:
-        x, axis = jnp.reshape(x, -1), 0
-    axis = _one_axis(axis, x.ndim)
     counts = np.asarray(repeats)
     if not np.issubdtype(counts.dtype, np.integer) or counts.ndim > 1 or (counts < 0).any():
         raise InputError(f"repeats must be integers of 0 or more, got {repeats!r:.120}.")
-    before, length, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     if counts.size == 1:
-        times = int(counts.reshape(()))
-        wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*before, length, times, *after))
-        return jnp.reshape(wide, (*before, length * times, *after))
+        return jnp.repeat(x, counts.item(), axis)
+    if axis is None:
+        x, axis = jnp.reshape(x, -1), 0
+    length = x.shape[axis]
     if counts.size != length:
         raise InputError(f"{counts.size} repeats for an axis of length {length}.")
     where = np.repeat(np.arange(length), counts)
-    return jnp.asarray(x[(slice(None),) * axis + (where,)])
+    return jnp.asarray(x[(slice(None),) * (axis % x.ndim) + (where,)])
 
 
 @lift("x", expects="a shape in which every axis is as long as that of the array, or that is 1 there")
@@ -422,10 +416,6 @@ def stack(arrays: Sequence[Operand], axis: int = 0) -> jax.Array:
     >>> stack([[1, 2], [3, 4]], axis=-1).tolist()
     [[1, 3], [2, 4]]
     """
-    shapes = {x.shape for x in arrays}
-    if len(shapes) != 1:
-        raise InputError(f"the shapes are {sorted(shapes)}.")
-    axis = _one_axis(axis, arrays[0].ndim + 1)
     return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
 
@@ -490,13 +480,6 @@ squared_error = lift("predictions", "targets", expects="predictions and targets 
 def _axes(axis: Any) -> Any:
     """A list of axes as a tuple, for JAX takes only those."""
     return tuple(axis) if isinstance(axis, list) else axis
-
-
-def _one_axis(axis: Any, ndim: int) -> int:
-    place: int = operator.index(axis)
-    if not -ndim <= place < ndim:
-        raise InputError(f"axis {axis} is out of range for {ndim} axes.")
-    return place % ndim
 
 
 def _per_axis(name: str, setting: int | Sequence[int], n: int) -> tuple[int, ...]:

@@ -270,32 +270,27 @@ def _steps(program: Program, traced: tracing.Traced, leaves: Sequence[Any]) -> I
     state = start(leaves, traced.constants)
     for step in itertools.count(1):
         state, finite, seen, outputs, after = advance(state, leaves, traced.constants)
-        found = _projection(program, step, order, finite, seen, outputs, after)
-        for v, value in after.items():
-            if found is None and not np.isfinite(value).all():
-                found = _projection(program, step, [v], np.zeros(1), seen, outputs, after)
-                where = f"the consensus of {info(graph, graph.nodes[v]).label}, from moves that are finite"
-                found = found and dataclasses.replace(found, where=where)
-        yield found
+        bad = [(v, "the projection of {}") for v in np.array(order)[~np.asarray(finite)]]
+        consensus = "the consensus of {}, from moves that are finite"
+        bad += [(v, consensus) for v, value in after.items() if not np.isfinite(value).all()]
+        yield _at_node(program, step, *bad[0], seen, outputs, after) if bad else None
 
 
-def _projection(
+def _at_node(
     program: Program,
     step: int,
-    order: Sequence[int],
-    finite: Any,
+    v: int,
+    where: str,
     inputs: Mapping[int, Sequence[Any]],
     outputs: Mapping[int, Any],
     after: Mapping[int, Any],
-) -> NotFinite | None:
-    """The first of some projections that is not finite."""
-    if np.all(finite):
-        return None
-    graph, v = program.partition.graph, order[int(np.argmin(np.asarray(finite)))]
+) -> NotFinite:
+    """What a step made of a node that is not finite."""
+    graph = program.partition.graph
     named = info(graph, graph.nodes[v])
     before = [_range("output before", outputs[v])] if v in outputs else []
     return _report(program, step)(
-        where=f"the projection of {named.label}",
+        where=where.format(named.label),
         node=named,
         line=named.line,
         inputs=(*_ranges("input", inputs[v]), *before),
@@ -324,7 +319,8 @@ def _updates(
 
     for step in itertools.count(1):
         new, outer, finite, moves, inputs, points = sweep(leaves, traced.constants, outer)
-        found = _projection(program, step, order, finite, inputs, points, {})
+        bad, what = np.array(order)[~np.asarray(finite)], "the projection of {}"
+        found = _at_node(program, step, bad[0], what, inputs, points, {}) if len(bad) else None
         per_leaf = program.partition.graph.per_leaf(moves)
         for name, leaf, move in zip(traced.names, new, per_leaf, strict=True):
             if found is None and not np.isfinite(np.asarray(leaf, np.float32)).all():

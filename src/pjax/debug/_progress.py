@@ -3,7 +3,6 @@
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 import jax
@@ -80,8 +79,8 @@ class Progress:
         if not self._show:
             return
         if isinstance(step, jax.core.Tracer) or isinstance(value, jax.core.Tracer):
-            due = (step % self.every == 0) | (step == 1) | (step == (self._total or 1))
-            call_when(due, self._tell, step, value, always=self.every == 1)
+            due = self.every == 1 or (step % self.every == 0) | (step == 1) | (step == (self._total or 1))
+            call_when(due, self._tell, step, value)
         else:
             self._tell(step, value)
 
@@ -142,9 +141,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

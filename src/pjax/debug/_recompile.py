@@ -212,28 +212,18 @@ def _equation_differences(before: Sequence[_Equation], after: Sequence[_Equation
 
 # --- What was compiled ---
 
-_listeners: list[list[str]] = []
-
 
 @contextlib.contextmanager
 def _compilations() -> Iterator[list[str]]:
     """The names of all functions that JAX compiles from now on."""
-    _listen()
     names: list[str] = []
-    _listeners.append(names)
-    try:
-        yield names
-    finally:
-        _listeners[:] = [other for other in _listeners if other is not names]
-
-
-@functools.cache
-def _listen() -> None:
-    """Hear of every compilation; registered once, since JAX has no way to take it back."""
 
     def heard(event: str, duration_secs: float, **details: Any) -> None:  # noqa: ARG001 - one interface
         if event == _EVENT:
-            for names in _listeners:
-                names.append(str(details.get("fun_name", "")).removeprefix("jit(").removesuffix(")"))
+            names.append(str(details.get("fun_name", "")).removeprefix("jit(").removesuffix(")"))
 
     jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)

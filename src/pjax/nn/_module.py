@@ -4,14 +4,14 @@ import copy
 import difflib
 import fnmatch
 import hashlib
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_whole
 from pjax.containers.lift import describe
 from pjax.errors import InputError
 
@@ -45,16 +45,9 @@ class Parameter:
         initialiser: Initialiser = jax.nn.initializers.zeros,
         dtype: Any = np.float32,
     ) -> None:
-        try:
-            self.shape = tuple(
-                map(operator.index, (shape,) if isinstance(shape, int | np.integer) else shape)
-            )
-        except TypeError as error:
-            raise InputError(
-                f"Parameter: a shape is a tuple of whole numbers, got {shape!r:.120}."
-            ) from error
-        if any(n < 0 for n in self.shape):
-            raise InputError(f"Parameter: lengths must not be negative, got the shape {self.shape}.")
+        lengths = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        about = f"Parameter: each length of the shape {shape!r:.120}"
+        self.shape = tuple(check_whole(about, length, 0) for length in lengths)
         if not callable(initialiser):
             raise InputError(
                 "Parameter: the initialiser must be a function of a key, a shape and a dtype, such as "
@@ -198,7 +191,13 @@ class Module:
         Returns:
             A dictionary from names to arrays.
         """
-        _check_key(self, key)
+        try:
+            jax.eval_shape(jax.random.fold_in, key, 0)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{type(self).__name__}.init: expected a key, such as jax.random.key(0), got {describe(key)}."
+                " Use jax.vmap(model.init)(keys) for several models at once."
+            ) from error
         chosen = None if dtype is None else floating(dtype)
         values: dict[str, jax.Array] = {}
         for name, parameter in self._parameters().items():
@@ -235,11 +234,10 @@ class Module:
         >>> layer(jnp.ones(2)).tolist()
         [2.0, 2.0, 2.0]
         """
-        root = self._declaration()
-        parameters = root._parameters()
+        parameters = self._parameters()
         check_parameters(type(self).__name__, parameters, params)
         values = {id(p): params[name] for name, p in parameters.items()}
-        return _with_values(root, values)
+        return _with_values(self._declaration(), values)
 
     def apply(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Call the module with the given values for its parameters.
@@ -283,10 +281,8 @@ class Module:
 
     def _parameters(self) -> dict[str, Parameter]:
         """The declared parameters by name."""
-        root = self._declaration()
         found: dict[str, Parameter] = {}
-        done: set[int] = set()
-        for path, value in _walk(root, done):
+        for path, value in _walk(self._declaration(), set()):
             if isinstance(value, Parameter):
                 if path in found:
                     raise InputError(
@@ -378,8 +374,7 @@ def _summary(root: Module) -> Iterator[str]:
     shown: dict[int, str] = {}
 
     def total(value: Any) -> int:
-        found = (x.size for _, x in _walk(value, set()) if isinstance(x, Parameter))
-        return sum(found)
+        return sum(x.size for _, x in _walk(value, set()) if isinstance(x, Parameter))
 
     def lines(indent: str, name: str, path: str, value: Any) -> Iterator[str]:
         title = f"{indent}{name}: " if name else indent
@@ -405,21 +400,6 @@ def _summary(root: Module) -> Iterator[str]:
 
 def _stable_hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
-
-
-def _check_key(model: Module, key: Any) -> None:
-    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
-    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    old = dtype == jnp.uint32 and shape in ((2,), (4,))
-    if new and shape != ():
-        raise InputError(
-            f"{type(model).__name__}.init: expected one key, got {shape} of them. Use "
-            "jax.vmap(model.init)(keys) for several models at once."
-        )
-    if not new and not old:
-        raise InputError(
-            f"{type(model).__name__}.init: expected a key, such as jax.random.key(0), got {describe(key)}."
-        )
 
 
 # --- Which parameters learn ---
@@ -448,17 +428,15 @@ def freeze(params: Mapping[str, T], *patterns: str) -> tuple[dict[str, T], dict[
     >>> trainable, frozen
     ({'out.weight': 2}, {'embed.weight': 1, 'out.bias': 3})
     """
+    frozen: dict[str, T] = {}
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in params):
+        found = {name: value for name, value in params.items() if fnmatch.fnmatchcase(name, pattern)}
+        frozen |= found
+        if not found:
             near = difflib.get_close_matches(pattern, params, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise InputError(
                 f"freeze: the pattern {pattern!r} matches no parameter.{hint} The parameters are "
                 f"{', '.join(params) or 'none'}."
             )
-    frozen = {
-        name: value
-        for name, value in params.items()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    }
     return {name: value for name, value in params.items() if name not in frozen}, frozen

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
 from pjax.containers.lift import lift
 from pjax.errors import InputError
 from pjax.nn._module import Module
-from pjax.nn.layers import Linear, ReLU, check_last_axis, shape_of, whole
+from pjax.nn.layers import Linear, ReLU, check_shape
 
 
 class MultiHeadAttention(Module):
@@ -43,34 +44,24 @@ class MultiHeadAttention(Module):
     def __init__(
         self, features: int, heads: int, head_features: int | None = None, *, causal: bool = False
     ) -> None:
-        self.features = whole("MultiHeadAttention", "features", features)
-        self.heads = whole("MultiHeadAttention", "heads", heads)
+        self.features = check_whole("MultiHeadAttention: features", features)
+        self.heads = check_whole("MultiHeadAttention: heads", heads)
         if head_features is None and self.features % self.heads:
             raise InputError(
                 f"MultiHeadAttention: {self.features} features cannot be divided among {self.heads} heads; "
                 "choose another number, or give head_features."
             )
-        self.head_features = whole(
-            "MultiHeadAttention",
-            "head_features",
-            self.features // self.heads if head_features is None else head_features,
-        )
+        each = self.features // self.heads if head_features is None else head_features
+        self.head_features = check_whole("MultiHeadAttention: head_features", each)
         self.causal = bool(causal)
         inner = self.heads * self.head_features
-        self.query = Linear(self.features, inner)
-        self.key = Linear(self.features, inner)
-        self.value = Linear(self.features, inner)
+        self.query, self.key, self.value = (Linear(self.features, inner) for _ in range(3))
         self.out = Linear(inner, self.features)
         self.relu = ReLU()
 
     def __call__(self, x: Operand) -> Any:
         """An array of the shape of the input, ``(…, time, features)``."""
-        check_last_axis(self._place(), x, self.features)
-        shape = shape_of(self._place(), x, "an array")
-        if len(shape) < 2:
-            raise InputError(
-                f"{self._place()}: expected an input of shape (…, time, {self.features}), got {shape}."
-            )
+        shape = check_shape(self._place(), x, "time", self.features)
         length = shape[-2]
         query, key, value = (
             pnp.reshape(project(x), (*shape[:-1], self.heads, self.head_features))

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
 from pjax.nn._module import KEEPING_SIZE, Initialiser, Module, Parameter
-from pjax.nn.layers import check_image, padding_setting, pair, whole
+from pjax.nn.layers import check_shape, padding_setting, pair
 from pjax.rules.windows import Padding
 
 
@@ -49,8 +50,8 @@ class Conv2D(Module):
         initialiser: Initialiser | None = None,
         dtype: Any = np.float32,
     ) -> None:
-        self.in_features = whole("Conv2D", "in_features", in_features)
-        self.out_features = whole("Conv2D", "out_features", out_features)
+        self.in_features = check_whole("Conv2D: in_features", in_features)
+        self.out_features = check_whole("Conv2D: out_features", out_features)
         self.kernel_size = pair("Conv2D", "kernel_size", kernel_size)
         self.strides = pair("Conv2D", "strides", strides)
         self.padding = padding_setting("Conv2D", padding)
@@ -60,12 +61,9 @@ class Conv2D(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, height, width, out_features)``."""
-        check_image(self._place(), x, self.in_features)
-        y = self._convolve(x)
+        check_shape(self._place(), x, "height", "width", self.in_features)
+        y = pnp.conv(x, self.weight, self.strides, self.padding)
         return y if self.bias is None else pnp.add(y, self.bias)
-
-    def _convolve(self, x: Operand) -> Any:
-        return pnp.conv(x, self.weight, self.strides, self.padding)
 
     def _label(self) -> str:
         size = f"{self.kernel_size[0]}x{self.kernel_size[1]}"
@@ -99,7 +97,7 @@ class MaxPool(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, height, width, channels)``."""
-        check_image(self._place(), x, None)
+        check_shape(self._place(), x, "height", "width", "channels")
         return pnp.max_pool(x, self.window, self.strides, self.padding)
 
     def _label(self) -> str:
@@ -118,7 +116,7 @@ class GlobalMaxPool(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, channels)``."""
-        check_image(self._place(), x, None)
+        check_shape(self._place(), x, "height", "width", "channels")
         return pnp.max(x, axis=(-3, -2))
 
     def _label(self) -> str:

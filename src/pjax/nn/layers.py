@@ -19,16 +19,6 @@ from pjax.rules.windows import Padding, explicit_padding
 # --- Settings and inputs ---
 
 
-def whole(owner: str, name: str, value: Any, least: int = 1) -> int:
-    """A setting as an integer; `InputError` unless it is one of at least `least`.
-
-    >>> whole("Linear", "in_features", np.int64(3))
-    3
-    """
-    check_whole(f"{owner}: {name}", value, least)
-    return int(value)
-
-
 def pair(owner: str, name: str, value: int | Sequence[int]) -> tuple[int, int]:
     """A setting for the two axes of space, from one integer or two.
 
@@ -38,7 +28,7 @@ def pair(owner: str, name: str, value: int | Sequence[int]) -> tuple[int, int]:
     given = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value] * 2
     if len(given) != 2:
         raise InputError(f"{owner}: {name} must be one whole number or a pair, got {value!r:.120}.")
-    first, second = (whole(owner, name, x) for x in given)
+    first, second = (check_whole(f"{owner}: {name}", x) for x in given)
     return first, second
 
 
@@ -55,31 +45,17 @@ def padding_setting(owner: str, padding: Any) -> Padding:
     return padding.upper() if isinstance(padding, str) else padding
 
 
-def shape_of(place: str, x: Any, expected: str) -> tuple[int, ...]:
-    """The shape of an input; `InputError` if it is no array."""
-    shape = getattr(x, "shape", None)
-    if shape is None:
-        try:
-            shape = np.shape(x)
-        except ValueError as error:  # a list of lists of different lengths
-            raise InputError(f"{place}: expected {expected}, got {type(x).__name__}.") from error
-    return tuple(shape)
-
-
-def check_last_axis(place: str, x: Any, features: int) -> None:
-    """Raise an `InputError` unless the last axis of an input has the given length."""
-    expected = f"an input of shape (…, {features})"
-    shape = shape_of(place, x, expected)
-    if not shape or shape[-1] != features:
+def check_shape(place: str, x: Any, *axes: int | str, what: str = "an input") -> tuple[int, ...]:
+    """The shape of an input; `InputError` unless its last axes have these lengths, or any under a name."""
+    expected = f"{what} of shape ({', '.join(['…', *map(str, axes)])})"
+    try:
+        shape = tuple(x.shape if hasattr(x, "shape") else np.shape(x))
+    except ValueError as error:  # a list of lists of different lengths
+        raise InputError(f"{place}: expected {expected}, got {type(x).__name__}.") from error
+    pairs = zip(reversed(axes), reversed(shape), strict=False)
+    if len(shape) < len(axes) or any(isinstance(a, int) and a != n for a, n in pairs):
         raise InputError(f"{place}: expected {expected}, got {shape}.")
-
-
-def check_image(place: str, x: Any, channels: int | None) -> None:
-    """Raise an `InputError` unless an input is an image with the given channels."""
-    expected = f"an input of shape (…, height, width, {'channels' if channels is None else channels})"
-    shape = shape_of(place, x, expected)
-    if len(shape) < 3 or channels not in (None, shape[-1]):
-        raise InputError(f"{place}: expected {expected}, got {shape}.")
+    return shape
 
 
 # --- Layers ---
@@ -114,15 +90,15 @@ class Linear(Module):
         initialiser: Initialiser | None = None,
         dtype: Any = np.float32,
     ) -> None:
-        self.in_features = whole("Linear", "in_features", in_features)
-        self.out_features = whole("Linear", "out_features", out_features)
+        self.in_features = check_whole("Linear: in_features", in_features)
+        self.out_features = check_whole("Linear: out_features", out_features)
         shape = (self.in_features, self.out_features)
         self.weight = Parameter(shape, initialiser or KEEPING_SIZE, dtype)
         self.bias = Parameter((self.out_features,), dtype=dtype) if bias else None
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, out_features)``."""
-        check_last_axis(self._place(), x, self.in_features)
+        check_shape(self._place(), x, self.in_features)
         y = pnp.matmul(x, self.weight)
         return y if self.bias is None else pnp.add(y, self.bias)
 
@@ -150,8 +126,8 @@ class Embedding(Module):
     def __init__(
         self, num: int, features: int, *, initialiser: Initialiser | None = None, dtype: Any = np.float32
     ) -> None:
-        self.num = whole("Embedding", "num", num)
-        self.features = whole("Embedding", "features", features)
+        self.num = check_whole("Embedding: num", num)
+        self.features = check_whole("Embedding: features", features)
         self.weight = Parameter(
             (self.num, self.features), initialiser or jax.nn.initializers.normal(1.0), dtype
         )
@@ -207,31 +183,18 @@ class ReLU(Module):
         initialiser: Initialiser = jax.nn.initializers.zeros,
         dtype: Any = np.float32,
     ) -> None:
-        self.features = None if features is None else whole("ReLU", "features", features)
+        self.features = None if features is None else check_whole("ReLU: features", features)
         self.bias = None if self.features is None else Parameter((self.features,), initialiser, dtype)
 
     def __call__(self, x: Operand) -> Any:
         """An array of the shape of the input."""
         if self.features is None:
-            return _relu(x)
-        check_last_axis(self._place(), x, self.features)
-        return _sum_relu(x, self.bias)
+            return pnp.relu(x)
+        check_shape(self._place(), x, self.features)
+        return pnp.sum_relu(x, self.bias)
 
     def _label(self) -> str:
         return f"ReLU({'' if self.features is None else self.features})"
-
-
-# With jax.nn.relu, because the derivative of a maximum is one half where both are equal.
-
-
-@lift("x", expects="an array of numbers")
-def _relu(x: Operand) -> jax.Array:
-    return jax.nn.relu(x)
-
-
-@lift("x", "bias", expects="an array of numbers")
-def _sum_relu(x: Operand, bias: Operand) -> jax.Array:
-    return jax.nn.relu(x + bias)
 
 
 class Quantize(Module):
@@ -335,7 +298,7 @@ class Concat(Sequential):
         for layer in self.layers:
             x = layer(x)
             outputs.append(x)
-        shapes = [shape_of(self._place(), y, "arrays from all layers") for y in outputs]
+        shapes = [check_shape(self._place(), y, what="outputs of all layers, each an array") for y in outputs]
         if not shapes or not all(shape and shape[:-1] == shapes[0][:-1] for shape in shapes):
             raise InputError(
                 f"{self._place()}: expected at least one layer, and outputs that differ in their last axis "

@@ -6,11 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Computation, Operand
 from pjax.errors import InputError
 from pjax.nn._module import Module
-from pjax.nn.layers import Embedding, Linear, ReLU, check_last_axis, shape_of, whole
+from pjax.nn.layers import Embedding, Linear, ReLU, check_shape
 
 
 class RNN(Module):
@@ -51,12 +52,12 @@ class RNN(Module):
     ) -> None:
         if isinstance(widths, str) or not isinstance(widths, Sequence) or not widths:
             raise InputError(f"RNN: widths must be a list of at least one whole number, got {widths!r:.120}.")
-        widths = [whole("RNN", "widths", width) for width in widths]
-        self.num = whole("RNN", "num", num)
-        self.classes = self.num if classes is None else whole("RNN", "classes", classes)
+        widths = [check_whole("RNN: widths", width) for width in widths]
+        self.num = check_whole("RNN: num", num)
+        self.classes = self.num if classes is None else check_whole("RNN: classes", classes)
         self.skip = bool(skip)
         self.embed = Embedding(self.num, widths[0] if embedding is None else embedding)
-        self.state_features = widths[-1] if state is None else whole("RNN", "state", state)
+        self.state_features = widths[-1] if state is None else check_whole("RNN: state", state)
         inputs = [self.embed.features + self.state_features, *widths[:-1]]
         self.hidden = [Linear(*sizes) for sizes in zip(inputs, widths, strict=True)]
         self.relu = [ReLU(width) for width in widths]
@@ -67,30 +68,20 @@ class RNN(Module):
 
     def __call__(self, x: Operand) -> Any:
         """The logits after each character, of shape ``(…, time, classes)``, for codes ``(…, time)``."""
-        shape = shape_of(self._place(), x, "codes of shape (…, time)")
-        if not shape:
-            raise InputError(
-                f"{self._place()}: expected codes of shape (…, time), got one code without axes."
-            )
+        shape = check_shape(self._place(), x, "time", what="codes")
         self.embed.check(x)
         values = (x, self.embed.weight, self.state.weight)
         state = jnp.zeros((*shape[:-1], self.state_features), self.state.weight.dtype)
         if any(isinstance(value, Computation) for value in values):  # built by hand, step by step
             seen = []
             for t in range(shape[-1]):
-                hidden = self._hidden(pnp.index(x, (..., t)), state)
-                state = self.activation(self.state(hidden))
+                state, hidden = self._step(state, pnp.index(x, (..., t)))
                 seen.append(hidden)
             return self.out(pnp.stack(seen, axis=-2))
-
-        def step(state: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
-            hidden = self._hidden(now, state)
-            return self.activation(self.state(hidden)), hidden
-
         # Gradients compile it in constant time; projections unroll it, which takes them as long as a loop.
         # Each step looks up its own characters: of embeddings looked up before, each would write back to all.
         # The logits are one product at the end, so that only that one is next to the loss.
-        _, stacked = jax.lax.scan(step, state, jnp.moveaxis(jnp.asarray(x), -1, 0))
+        _, stacked = jax.lax.scan(self._step, state, jnp.moveaxis(jnp.asarray(x), -1, 0))
         return self.out(jnp.moveaxis(stacked, 0, -2))
 
     def step(self, x: Operand, state: Operand) -> tuple[Any, Any]:
@@ -108,18 +99,19 @@ class RNN(Module):
         >>> logits.shape, state.shape
         ((65,), (32,))
         """
-        check_last_axis(self._place() + ", state", state, self.state_features)
-        hidden = self._hidden(x, state)
-        return self.out(hidden), self.activation(self.state(hidden))
+        check_shape(self._place() + ", state", state, self.state_features)
+        state, hidden = self._step(state, x)
+        return self.out(hidden), state
 
-    def _hidden(self, x: Operand, state: Operand) -> Any:
-        """What the readout reads."""
+    def _step(self, state: Operand, x: Operand) -> tuple[Any, Any]:
+        """The state after a character, and what the readout reads."""
         y = pnp.concatenate([self.embed(x), state], axis=-1)
         outputs = []
-        for hidden, relu in zip(self.hidden, self.relu, strict=True):
-            y = relu(hidden(y))
+        for linear, relu in zip(self.hidden, self.relu, strict=True):
+            y = relu(linear(y))
             outputs.append(y)
-        return pnp.concatenate(outputs, axis=-1) if self.skip else y
+        hidden = pnp.concatenate(outputs, axis=-1) if self.skip else y
+        return self.activation(self.state(hidden)), hidden
 
     def _label(self) -> str:
         return f"RNN({self.num} → {self.classes}, state {self.state_features}{', skip' * self.skip})"

@@ -1,4 +1,4 @@
-"""Alternating projections."""
+"""Alternating and cyclic projections."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +14,9 @@ from pjax.engines.edges.space import State as EdgeState
 from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
-from pjax.optim.solver import EdgeSolver, check_option, method
+from pjax.graph.nodes import Graph
+from pjax.graph.partition import Partition, cyclic_layers
+from pjax.optim.solver import EdgeSolver, method
 
 
 @method
@@ -30,10 +32,6 @@ class Projecting(EdgeSolver):
     """
 
     extrapolate: Literal["tensor"] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_option("extrapolate", self.extrapolate, (None, "tensor"))
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         extrapolation = Extrapolation(parameters=not problem.steered) if self.extrapolate else None
@@ -106,3 +104,17 @@ class AlternatingProjections(Projecting):
         (value, message), _ = jax.lax.fori_loop(0, self.steps_per_update, step, (mine, rest))
         ends = value | message
         return {v: ends[v] for v in parameters}, jnp.mean(losses), {}
+
+
+@method
+class CyclicProjections(Projecting):
+    """Projects onto the layers of the graph in turn, from the targets backwards: z ← P_m(…P₁(z)).
+
+    The layers come from a backward breadth-first search. Information crosses the whole graph in one step,
+    at the price of doing the layers one after the other (Gubin, Polyak, Raik, 1967).
+    """
+
+    name: ClassVar[str] = "CP"
+
+    def partition(self, graph: Graph) -> Partition:
+        return cyclic_layers(graph)

@@ -6,19 +6,18 @@ from typing import Any
 import jax
 
 
-def call_when(condition: Any, callback: Callable[..., Any], *values: Any, always: bool = False) -> None:
+def call_when(condition: Any, callback: Callable[..., Any], *values: Any) -> None:
     """Call a function with values of a compiled program, whenever a condition holds there.
 
     Args:
-        condition: a truth value of the program.
+        condition: a truth value of the program; ``True`` where it always holds, so that it need not look.
         callback: what to call. It gets arrays, and its result is not used.
         values: of the program.
-        always: that the condition always holds is known already, so the program need not look.
     """
-    if always:
+    if condition is True:
         jax.debug.callback(callback, *values)
-        return
-    jax.lax.cond(condition, lambda: jax.debug.callback(callback, *values), lambda: None)
+    else:
+        jax.lax.cond(condition, lambda: jax.debug.callback(callback, *values), lambda: None)
 
 
 class Listeners:
@@ -29,11 +28,9 @@ class Listeners:
 
     def number(self, function: Callable[..., Any]) -> int:
         """The number of a function, the same whenever it is the same object."""
-        for i, known in enumerate(self._functions):
-            if known is function:
-                return i
-        self._functions.append(function)
-        return len(self._functions) - 1
+        if not any(known is function for known in self._functions):
+            self._functions.append(function)
+        return next(i for i, known in enumerate(self._functions) if known is function)
 
     def tell(self, number: Any, *values: Any) -> None:
         """Call the function of that number."""

@@ -5,6 +5,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_whole
 from pjax.engines.edges.iteration import EdgeIteration, first_projection
 from pjax.engines.edges.space import EdgeSpace, State, combine, histories
 from pjax.engines.iteration import Iteration
@@ -23,9 +24,8 @@ class _Reflecting(EdgeSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        terms = self.history
-        if terms is not None and (not isinstance(terms, int) or isinstance(terms, bool) or terms < 1):
-            raise InputError(f"history must be None or a whole number of at least 1, got {terms!r}")
+        if self.history is not None:
+            check_whole("history", self.history)
 
     def fades(self) -> bool:
         """Whether old terms of the history fade, so that it can be short."""

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 import jax
 
+from pjax.checks import check_whole
 from pjax.engines import soft
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition, last_to_first
-from pjax.optim.solver import Solver, check_transformation, check_whole, method
+from pjax.optim.solver import Solver, check_transformation, method
 
 
 @method
@@ -70,16 +71,15 @@ class ExtrapolatedProjections(Solver):
     outer: Any = None
 
     def __post_init__(self) -> None:
-        check_whole(self, "steps_per_update")
-        if self.outer is not None:
-            check_transformation(self.outer)
-        for name in ("softness", "reach", "learning_rate"):
-            value = getattr(self, name)
-            if name == "learning_rate" and value is None:
-                continue
+        check_whole("steps_per_update", self.steps_per_update)
+        rate = 1.0 if self.learning_rate is None else self.learning_rate
+        for name, value in (("softness", self.softness), ("reach", self.reach), ("learning_rate", rate)):
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a positive number, got {value!r}")
-        if self.outer is not None and self.learning_rate is not None:
+        if self.outer is None:
+            return
+        check_transformation(self.outer)
+        if self.learning_rate is not None:
             raise InputError(
                 "learning_rate is that of Adam, which is the outer optimiser if no other is given; here it is"
                 f" {self.outer!r:.80}, with a rate of its own: leave learning_rate out"
@@ -87,11 +87,7 @@ class ExtrapolatedProjections(Solver):
 
     @property
     def outer_optimizer(self) -> Any:
-        return (
-            _adam(1e-3 if self.learning_rate is None else self.learning_rate)
-            if self.outer is None
-            else self.outer
-        )
+        return _adam(self.learning_rate or 1e-3) if self.outer is None else self.outer
 
     def partition(self, graph: Graph) -> Partition:
         return last_to_first(graph)
@@ -131,10 +127,6 @@ class ExtrapolatedProjections(Solver):
 
 @functools.cache  # so that equal rates are equal optimisers, and compile once
 def _adam(learning_rate: float) -> Any:
-    try:
-        import optax
-    except ImportError:
-        raise InputError(
-            "ExtrapolatedProjections needs optax for its outer optimiser: pip install optax, or pass outer="
-        ) from None
+    import optax  # takes long, and may not be needed
+
     return optax.adam(learning_rate)

@@ -5,7 +5,6 @@ run is made again, with the edges of those nodes stored, and so are all later on
 they are too many to store, and inside `jit`, where it is too late, there is a warning that names the nodes.
 """
 
-import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,9 +42,12 @@ def watched(program: "Program", run: Callable[[], T], neglected: Callable[[T], M
         if any(isinstance(x, jax.core.Tracer) for x in found.values()):
             if not program.solver.check:
                 return result
-            say = functools.partial(_say, program, list(found))
-            terms = jnp.stack(list(found.values()))
-            call_when(~(jnp.max(terms) <= BOUND), say, terms)
+            # A compiled program cannot be run again.
+            call_when(
+                ~(jnp.max(jnp.stack(list(found.values()))) <= BOUND),
+                lambda found: _warn(program, _over(found)),
+                found,
+            )
             return result
         over = _over(found)
         if not over:
@@ -72,13 +74,6 @@ def _fitting(program: "Program", nodes: Iterable[int]) -> frozenset[int]:
         if room >= 0:
             fitting.add(v)
     return frozenset(fitting)
-
-
-def _say(program: "Program", nodes: list[int], terms: Any) -> None:
-    """From a compiled program, which cannot be run again."""
-    over = _over(dict(zip(nodes, terms, strict=True)))
-    if over:
-        _warn(program, over)
 
 
 def _warn(program: "Program", over: Iterable[int]) -> None:

@@ -2,13 +2,14 @@
 
 import enum
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from pjax.checks import check_finite
+from pjax.checks import check_finite, check_whole
 from pjax.errors import InputError, PjaxError
 from pjax.graph import read as tracing
 from pjax.optim.callback import call_when
@@ -92,10 +93,6 @@ class _At(NamedTuple):
     neglected: dict[int, jax.Array]
 
 
-def _largest(dtype: Any) -> jax.Array:
-    return jnp.asarray(jnp.finfo(dtype).max, dtype)
-
-
 def solve(
     fn: Callable[[P], Any],
     params: P,
@@ -128,9 +125,8 @@ def solve(
     """
     check_solver(solver)
     every = getattr(callback, "every", 1) if every is None else every
-    for name, value in (("max_steps", max_steps), ("every", every)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    check_whole("max_steps", max_steps)
+    check_whole("every", every)
     if not isinstance(tolerance, jax.core.Tracer) and not tolerance >= 0:
         raise InputError(f"tolerance must be at least 0, got {tolerance!r}")
     traced = tracing.read(fn, params)
@@ -139,7 +135,7 @@ def solve(
         check_finite(traced, leaves)
     program = compiled(solver, traced)
     dtype = program.partition.graph.dtype
-    limit = jnp.asarray(tolerance, dtype)
+    limit, largest = (jnp.asarray(x, dtype) for x in (tolerance, jnp.finfo(dtype).max))
 
     def run(
         leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
@@ -162,13 +158,13 @@ def solve(
                 state = iteration.step(state)
                 violation = jnp.sqrt(jnp.maximum(iteration.squared(state), 0) / edges)
                 if listener is not None:
-                    due = (k + 1) % every == 0
-                    call_when(due, program.listeners.tell, listener, k + 1, violation, always=every == 1)
+                    due = every == 1 or (k + 1) % every == 0
+                    call_when(due, program.listeners.tell, listener, k + 1, violation)
                 if record:
                     path = [p.at[k].set(x) for p, x in zip(path, now(state), strict=True)]
                 return state, k + 1, violation, violations.at[k].set(violation), path
 
-            start = iteration.start(), at.steps, _largest(dtype), at.violations, at.path
+            start = iteration.start(), at.steps, largest, at.violations, at.path
             state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
             found = iteration.neglected(state)
             neglected = {v: jnp.maximum(x, at.neglected[v]) if at.neglected else x for v, x in found.items()}
@@ -176,7 +172,7 @@ def solve(
 
         path = [jnp.full((max_steps, *jnp.shape(x)), jnp.nan, jnp.result_type(x)) for x in leaves]
         zero, violations = jnp.zeros((), jnp.int32), jnp.full(max_steps, jnp.nan, dtype)
-        start = _At(list(leaves), zero, zero, _largest(dtype), violations, path if record else [], {})
+        start = _At(list(leaves), zero, zero, largest, violations, path if record else [], {})
         at, loss = from_there(start)
         again = jnp.bool_(False)
         if program.holds:  # they hold for the choices of the start: what with those of now?
@@ -201,14 +197,11 @@ def solve(
     key = (max_steps, callback is None, every, record)
     listener = None if callback is None else jnp.asarray(program.listeners.number(callback), jnp.int32)
 
-    def attempt() -> tuple[Solution[Any], dict[int, jax.Array]]:
-        if key not in program.solves:
-            program.solves[key] = jax.jit(functools.partial(run))
-        found: tuple[Solution[Any], dict[int, jax.Array]]
-        found = program.solves[key](leaves, traced.constants, limit, listener)
-        return found
+    def attempt() -> Any:
+        run_compiled = program.solves.setdefault(key, jax.jit(functools.partial(run)))
+        return run_compiled(leaves, traced.constants, limit, listener)
 
-    solution, _ = watched(program, attempt, lambda found: found[1])
+    solution: Solution[Any] = watched(program, attempt, operator.itemgetter(1))[0]
     solution = solution._replace(
         params=jax.tree.unflatten(treedef, solution.params),
         path=None if solution.path is None else jax.tree.unflatten(treedef, solution.path),

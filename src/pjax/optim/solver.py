@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.checks import check_finite, check_mesh
+from pjax.checks import check_finite, check_mesh, check_whole
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
@@ -62,12 +62,7 @@ def method(cls: type[T]) -> type[T]:
 
 
 class Solver(abc.ABC):
-    """A projection method, or one with something around it. Frozen options; all state is passed in and out.
-
-    `steps_per_update` is how many steps `update` makes on one batch. With `check`, values that are not finite
-    are looked for before each update outside `jit`, and inside it histories of edges that are cut where it
-    matters, of which a warning tells.
-    """
+    """A projection method, or one with something around it. Frozen options; state is passed in and out."""
 
     name: ClassVar[str]
     keeps_loops: ClassVar[bool] = False
@@ -249,14 +244,15 @@ class Solver(abc.ABC):
             )
         most = 2 if self.groups > 1 else None  # all groups are like these
         parts = None if batch is None else _parts(batch, divided, most)
-        calls = [fn] if parts is None else [_on(fn, part) for part in parts]
         tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
-        if parts is not None and divided == 1:
+        if parts is None:
+            traced = [tracing.read(fn, params, has_aux=has_aux)]
+        elif divided == 1:
             traced = [tracing.read_on(fn, params, batch, has_aux=has_aux)]
         else:
-            traced = [tracing.read(call, params, has_aux=has_aux) for call in calls]
+            traced = [tracing.read(_on(fn, part), params) for part in parts]
         check_mesh(traced[0].constants)
         if self.check:
             for part in traced:
@@ -283,6 +279,16 @@ class Solver(abc.ABC):
             return params, found
         worst = functools.reduce(jnp.maximum, neglected.values(), state.neglected)
         return params, OptimizerState(state.updates + 1, worst, outer), found
+
+
+_CHOICES = {
+    "consensus": ("paper", "exact"),
+    "edges": ("implicit", "explicit"),
+    "constants": ("nodes", "fixed"),
+    "metric": ("unit", "balanced"),
+    "extrapolate": (None, "tensor"),
+    "state_dtype": (None, "bfloat16"),
+}
 
 
 @method
@@ -324,14 +330,13 @@ class EdgeSolver(Solver):
     state_dtype: Any = None  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        check_whole(self, "steps_per_update")
-        check_option("consensus", self.consensus, ("paper", "exact"))
-        check_option("edges", self.edges, ("implicit", "explicit"))
-        check_option("constants", self.constants, ("nodes", "fixed"))
-        check_option("metric", self.metric, ("unit", "balanced"))
-        if self.state_dtype is not None:
-            check_option("state_dtype", _name(self.state_dtype), (None, "bfloat16"))
+        check_whole("steps_per_update", self.steps_per_update)
+        if self.state_dtype in ("bfloat16", jnp.bfloat16):
             object.__setattr__(self, "state_dtype", jnp.dtype("bfloat16"))
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name, None)
+            if value not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
         if not isinstance(self.stack, bool | NamedSharding):
             raise InputError(f"stack must be True, False or a jax.sharding.NamedSharding, got {self.stack!r}")
         if isinstance(self.stack, NamedSharding) and (len(self.stack.spec) != 1 or None in self.stack.spec):
@@ -342,14 +347,6 @@ class EdgeSolver(Solver):
 
     def one_by_one(self) -> "EdgeSolver":
         return dataclasses.replace(self, stack=False)
-
-
-def check_whole(options: Any, *names: str) -> None:
-    """Refuse values that are not whole numbers of at least 1."""
-    for name in names:
-        value = getattr(options, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def check_transformation(given: Any) -> None:
@@ -417,7 +414,7 @@ def samples(batch: Any) -> int:
 
 def _parts(batch: Any, number: int, most: int | None = None) -> list[Any]:
     """A batch divided along the first axis of its arrays; with ``most``, so many of its parts."""
-    leaves, treedef = jax.tree.flatten(batch)
+    leaves = jax.tree.leaves(batch)
     if not leaves or (0,) in {jnp.shape(leaf)[:1] for leaf in leaves}:
         raise InputError("the batch is empty: there is nothing to project. Skip it, or drop the last one")
     if number == 1:  # it need not be divisible: a key for dropout, the edges of a graph
@@ -426,24 +423,7 @@ def _parts(batch: Any, number: int, most: int | None = None) -> list[Any]:
     if size % number:
         raise InputError(f"a batch of {size} samples cannot be divided into {number} equal parts or groups")
     step = size // number
-    return [
-        jax.tree.unflatten(treedef, [leaf[i : i + step] for leaf in leaves])
-        for i in range(0, size, step)[:most]
-    ]
-
-
-def _name(dtype: Any) -> str:
-    """Of a type, however it is given."""
-    try:
-        return jnp.dtype(dtype).name
-    except TypeError:
-        return str(dtype)
-
-
-def check_option(name: str, value: Any, allowed: tuple[str | None, ...]) -> None:
-    """Refuse a value that is not one of those allowed."""
-    if value not in allowed:
-        raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    return [jax.tree.map(lambda x, i=i: x[i : i + step], batch) for i in range(0, size, step)[:most]]
 
 
 class Program:
@@ -537,36 +517,22 @@ class Program:
         aux: list[Any] = []
         if self._evaluates and (self._traced.aux is not None or self._traced.has_effects):
             aux = self._traced.evaluate(leaves, constants[0])[self._traced.outputs :]
-        *found, more = self._rounds(leaves, constants, outer, treedef, apart)
-        return (*found, aux or more)
-
-    def _rounds(
-        self,
-        leaves: list[Any],
-        constants: tuple[tuple[Any, ...], ...],
-        outer: Any,
-        treedef: Any,
-        apart: tuple[bool, ...],
-    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
+        round_ = functools.partial(self._round, constants, treedef, apart)
         if self.solver.rounds == 1:
-            return self._round(leaves, constants, outer, treedef, apart)
+            *found, more = round_(leaves, outer)
+            return (*found, aux or more)
 
         def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array]:
             leaves, outer, first = carry
-            leaves, outer, loss, *_ = self._round(leaves, constants, outer, treedef, apart)
+            leaves, outer, loss, *_ = round_(leaves, outer)
             return leaves, outer, jnp.where(i == 0, loss, first)
 
         zero = jnp.zeros((), self.partition.graph.dtype)
         # Methods of several rounds keep nothing from step to step, so there is nothing to neglect.
-        return *jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}, []
+        return *jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}, aux
 
     def _round(
-        self,
-        leaves: list[Any],
-        constants: tuple[tuple[Any, ...], ...],
-        outer: Any,
-        treedef: Any,
-        apart: tuple[bool, ...],
+        self, constants: Sequence[Any], treedef: Any, apart: tuple[bool, ...], leaves: list[Any], outer: Any
     ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
         aux: list[Any] = []
         if apart:

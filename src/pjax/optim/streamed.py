@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from pjax.checks import check_whole
 from pjax.engines.stream import Flight, Moved, Parameters, Stream
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.chain import Chain, chain_of
 from pjax.optim.extrapolated_projections import ExtrapolatedProjections
-from pjax.optim.solver import check_whole, samples, stepped
+from pjax.optim.solver import samples, stepped
 
 P = TypeVar("P")
 Function: TypeAlias = Callable[[Any, Any], Any]
@@ -88,7 +89,8 @@ class Streamed:
     sharding: NamedSharding | None = None
 
     def __post_init__(self) -> None:
-        check_whole(self, "stages", "micro_batches")
+        check_whole("stages", self.stages)
+        check_whole("micro_batches", self.micro_batches)
         if not isinstance(self.method, ExtrapolatedProjections):
             raise InputError(
                 "a stream projects with soft sweeps: give it an ExtrapolatedProjections, got"

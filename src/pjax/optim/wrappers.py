@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 
+from pjax.checks import check_whole
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim.solver import Solver, check_solver, check_transformation, check_whole
+from pjax.optim.solver import Solver, check_solver, check_transformation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Accumulated(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self, "parts")
+        check_whole("parts", self.parts)
         _check_divided(self)
 
 
@@ -127,7 +128,8 @@ class Groups(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self, "groups", "sync_every")
+        check_whole("groups", self.groups)
+        check_whole("sync_every", self.sync_every)
         _check_divided(self)
         steps = self.steps_per_update // self.rounds
         if steps % self.sync_every:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -46,6 +47,11 @@ class NodeSummary:
     line: str
 
 
+def _total(name: str) -> Any:
+    """A property: the sum of an attribute of all nodes."""
+    return property(lambda self: sum(getattr(node, name) for node in self.nodes))
+
+
 @dataclasses.dataclass(frozen=True)
 class Summary:
     """What a graph is made of. Printed, it is a table; a notebook shows it as one."""
@@ -55,30 +61,10 @@ class Summary:
     parameters: int
     """How many numbers are to be found."""
 
-    @property
-    def count(self) -> int:
-        """The number of nodes."""
-        return sum(node.count for node in self.nodes)
-
-    @property
-    def edges(self) -> int:
-        """The number of edges."""
-        return sum(node.edges for node in self.nodes)
-
-    @property
-    def edge_bytes(self) -> int:
-        """The memory of all edges, if each were stored."""
-        return sum(node.edge_bytes for node in self.nodes)
-
-    @property
-    def state_bytes(self) -> int:
-        """The memory that the method carries from step to step instead."""
-        return sum(node.state_bytes for node in self.nodes)
-
-    @property
-    def operations(self) -> float:
-        """Of the projections of all nodes in one step."""
-        return sum(node.operations for node in self.nodes)
+    count, edges, edge_bytes, state_bytes, operations = map(
+        _total, ("count", "edges", "edge_bytes", "state_bytes", "operations")
+    )
+    """What `NodeSummary` says of each node, of all together."""
 
     @property
     def markdown(self) -> str:
@@ -106,7 +92,7 @@ class Summary:
             shape = f"{n.count} × ({shape})" if n.count > 1 else shape
             copies = names.range_name(*n.copies) if n.copies != (0, 0) else ""
             head = (names.short(n.name, 32), n.op, shape, str(n.set))
-            yield *head, *_figures(n, copies), names.place_name(n.line)
+            yield *head, *_figures(n, copies), os.path.basename(n.line)
         yield "total", "", "", "", *_figures(self, ""), ""
 
 
@@ -124,12 +110,8 @@ def bytes_name(number: int) -> str:
     >>> bytes_name(0), bytes_name(512), bytes_name(6_422_528)
     ('0 B', '512 B', '6.42 MB')
     """
-    value, unit = float(number), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.3g} {unit}" if unit != "B" else f"{number} B"
+    power = min(int(math.log10(max(number, 1)) // 3), 4)
+    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summary:

@@ -17,7 +17,7 @@ from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Solver
-from pjax.tools.drawing.diagram import Diagram, diagram_of
+from pjax.tools.drawing.diagram import Diagram, DiagramMaker
 from pjax.tools.drawing.svg import svg_text
 from pjax.tools.drawing.text import mermaid_text
 from pjax.tools.files import write_atomically
@@ -90,4 +90,4 @@ def draw(fn: Any, params: Any = None, solver: Solver | None = None, *, fold: boo
     traced = tracing.read(function, params)
     graph = tracing.build(traced, keep_loops=solver.keeps_loops)
     titles = constant_names(fn, function, traced.constants)
-    return Drawing(diagram_of(traced, solver.partition(graph), titles, fold=fold))
+    return Drawing(DiagramMaker(traced, solver.partition(graph), titles, fold).made())

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -76,7 +77,7 @@ class Box:
         if self.set is not None:
             lines.append(f"set {self.set + 1}")
         if self.line:
-            lines.append(names.place_name(self.line))
+            lines.append(os.path.basename(self.line))
         return "\n".join(lines)
 
 
@@ -166,23 +167,6 @@ def paint(box: Box) -> Style:
     return CONSTANT if box.set is None else SETS[box.set % len(SETS)]
 
 
-# --- From graphs to diagrams ---
-
-
-def diagram_of(
-    traced: Traced, partition: Partition, constants: Sequence[str], *, fold: bool = True
-) -> Diagram:
-    """The boxes and arrows of a partitioned graph.
-
-    Args:
-        traced: what it was made from.
-        partition: the graph and its sets, nothing stacked.
-        constants: the name of each captured array, or nothing.
-        fold: whether equal nodes that project together are one box.
-    """
-    return _Maker(traced, partition, constants, fold).made()
-
-
 # --- From wires to arrows ---
 
 Leaf: TypeAlias = tuple[Literal["node", "constant", "steer"], int]
@@ -207,7 +191,19 @@ def ways(root: Expr) -> dict[Leaf, tuple[str, ...]]:
     return found[id(root)]
 
 
-class _Maker:
+# --- From graphs to diagrams ---
+
+
+class DiagramMaker:
+    """Makes the boxes and arrows of a partitioned graph.
+
+    Args:
+        traced: what it was made from.
+        partition: the graph and its sets, nothing stacked.
+        constants: the name of each captured array, or nothing.
+        fold: whether equal nodes that project together are one box.
+    """
+
     def __init__(self, traced: Traced, partition: Partition, constants: Sequence[str], fold: bool) -> None:
         self._traced = traced
         self._names = constants

@@ -84,15 +84,6 @@ def table(rows: Sequence[Sequence[str]], sides: str = "") -> str:
     return "\n".join("  ".join(map(format, row, forms)).rstrip() for row in rows)
 
 
-def place_name(line: str) -> str:
-    """The user's line without the folder.
-
-    >>> place_name("folder/model.py:12"), place_name("")
-    ('model.py:12', '')
-    """
-    return os.path.basename(line)
-
-
 def range_name(low: int, high: int) -> str:
     """How often numbers are read.
 
@@ -144,7 +135,7 @@ class NodeInfo:
     @property
     def place(self) -> str:
         """The line without folders."""
-        return place_name(self.line)
+        return os.path.basename(self.line)
 
     def __str__(self) -> str:
         return f"{self.label} at {self.line}" if self.line else self.label
