@@ -226,7 +226,10 @@ class Convolution(Contraction):
         if i == 1:
             total = q.transpose(self.axes[1]).reshape(q.shape[self.axes[1][0]], -1).sum(-1)
             return _put(end_kernel(total).reshape(1, -1, *(1 for _ in self.strides)), self.axes[2])
-        boxed = end_kernel(self._box(end_kernel(self._per_group(q, self.axes[0]))))
+        summed = end_kernel(self._per_group(q, self.axes[0]))
+        boxed = end_kernel(
+            on_one_device(summed, cpu=self._box_on_cpu if self._by_ones else None, default=self._box)
+        )
         if self.groups > 1:
             boxed = jnp.repeat(boxed, self.shapes[1][self.axes[1][0]] // self.groups, 1)
         return _put(boxed, self.axes[2])
@@ -248,9 +251,7 @@ class Convolution(Contraction):
         """
         if i == 1:
             return _put(sums.reshape(-1, *(1 for _ in (0, *self.strides))), self.axes[1])
-        batch, _, *spatial = (self.shapes[0][d] for d in self.axes[0])
-        aval = jax.ShapeDtypeStruct((batch, self.groups, *spatial), sums.dtype)
-        (x,) = jax.linear_transpose(self._box, aval)(sums)
+        x = on_one_device(sums, cpu=self._unbox_on_cpu if self._by_ones else None, default=self._unbox)
         if self.groups > 1:
             x = jnp.repeat(x, self.shapes[1][self.axes[1][1]], 1)
         return _put(x, self.axes[0])
@@ -278,6 +279,40 @@ class Convolution(Contraction):
     def _box(self, x: jax.Array) -> jax.Array:
         """The sums over the windows of an input of axes (batch, group, *spatial)."""
         return box(self._spread(x), *self._window())
+
+    def _unbox(self, sums: jax.Array) -> jax.Array:
+        """The transpose of `_box`."""
+        batch, _, *spatial = (self.shapes[0][d] for d in self.axes[0])
+        aval = jax.ShapeDtypeStruct((batch, self.groups, *spatial), sums.dtype)
+        (x,) = jax.linear_transpose(self._box, aval)(sums)
+        return x
+
+    # On CPU both are convolutions with ones, of one channel: no kernels that must be compiled.
+
+    @property
+    def _by_ones(self) -> bool:
+        return self.groups == 1 and 0 not in self.out
+
+    def _box_on_cpu(self, x: jax.Array) -> jax.Array:
+        return self._with_ones(x, self.strides, self.padding, self.input_dilation)
+
+    def _unbox_on_cpu(self, sums: jax.Array) -> jax.Array:
+        around = [(k - 1 - lo, n - m + lo) for n, k, m, (lo, _) in self._spans()]
+        return self._with_ones(sums, self.input_dilation, around, self.strides)
+
+    def _with_ones(
+        self,
+        x: jax.Array,
+        strides: Sequence[int],
+        padding: Sequence[tuple[int, int]],
+        input_dilation: Sequence[int],
+    ) -> jax.Array:
+        ones = jnp.ones((*(self.shapes[1][d] for d in self.axes[1][2:]), 1, 1), x.dtype)
+        out = _convolve(
+            jnp.moveaxis(x, 1, -1), ones, strides, padding, input_dilation, self.kernel_dilation,
+            _rows_first(x.ndim), 1, lax.Precision.HIGHEST,
+        )  # fmt: skip
+        return jnp.moveaxis(out, -1, 1)
 
     def _spread(self, x: jax.Array) -> jax.Array:
         """An input of axes (batch, feature, *spatial) with the gaps of its dilation."""

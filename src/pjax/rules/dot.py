@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -30,30 +30,25 @@ class Multiplier(NamedTuple):
     square: jax.Array
     """On a sphere, the squared length of ``x``, which then is that of ``y``."""
     root: jax.Array
-    """``lam / (1 - abs(lam))``; on a sphere the largest number that there is, with the sign of ``lam``."""
+    """``lam / (1 - abs(lam))``; infinite on a sphere."""
 
     @property
-    def grow_plus(self) -> jax.Array:
-        """``x + y`` is multiplied by one plus this."""
-        return self.own + self.other
+    def growth(self) -> Pair:
+        """``x + y`` is multiplied by one plus the first, ``x - y`` by one plus the second.
 
-    @property
-    def grow_minus(self) -> jax.Array:
-        """``x - y`` is multiplied by one plus this."""
-        return self.own - self.other
+        From the root, which has all digits also where one grows far: a sum of `own` and `other` would cancel.
+        """
 
-    @property
-    def growth(self) -> tuple[jax.Array, jax.Array]:
-        """Both, with all digits also where one grows far: a difference of `own` and `other` would cancel."""
-        grown = self.own + jnp.abs(self.other)
-        shrunk = jnp.where(jnp.abs(self.lam) >= 1, -0.5, -grown / (1 + 2 * grown))
-        up = self.other >= 0
-        return jnp.where(up, grown, shrunk), jnp.where(up, shrunk, grown)
+        def grown(u: jax.Array) -> jax.Array:
+            u = jnp.where(u == jnp.inf, 0, jnp.maximum(u, -HUGE))
+            return u / (1 + 2 * jnp.maximum(-u, 0))
+
+        return grown(self.root), grown(-self.root)
 
     def squared(self, plus: jax.Array, minus: jax.Array) -> jax.Array:
         """How far ``x`` and ``y`` move, squared, given ``|x + y|²`` and ``|x - y|²``."""
-        grown = self.grow_plus**2 * plus + self.grow_minus**2 * minus
-        return grown / 2 + 2 * jnp.abs(self.beyond)
+        grow_plus, grow_minus = self.growth
+        return (grow_plus**2 * plus + grow_minus**2 * minus) / 2 + 2 * jnp.abs(self.beyond)
 
     def along(self, i: int, length: int) -> jax.Array:
         """Like ``own``, for a `visible` input of the given length, with what spheres add."""
@@ -64,7 +59,7 @@ class Multiplier(NamedTuple):
         if not compiles_each_kernel():
             return self.along(0, length), self.along(1, length)
         u = jnp.abs(self.root)
-        sphere = u == jnp.finfo(u.dtype).max
+        sphere = u == jnp.inf
         above, below = jnp.sqrt(jnp.abs(self.beyond)), jnp.sqrt(self._size(length))
         above = jnp.where(self._vanish & (self.beyond > 0), above, -above)
         own = jnp.where(sphere, above, u * u) / jnp.where(sphere, below, 1 + 2 * u)
@@ -86,8 +81,15 @@ class Multiplier(NamedTuple):
 
 
 VISIBLE = 1e-18
+HUGE = 1e18
+"""One more is no more, in any type."""
 FEW = 8192
 """So few equations are solved again sooner than a kernel more is started on a GPU."""
+
+
+def _is_infinite(x: jax.Array) -> jax.Array:
+    """Without an absolute value, for which the compiler would begin a kernel where sums have it, too."""
+    return (x == jnp.inf) | (x == -jnp.inf)
 
 
 def visible(x: jax.Array) -> jax.Array:
@@ -167,25 +169,23 @@ def multiplier(
     Array(0.5, dtype=float32)
     """
     root, beyond, square = _solve(plus, minus, residual, weight, in_kernel=in_kernel)
-    largest = jnp.finfo(root.dtype).max
-    reach = jnp.clip(root, -largest, largest)
-    sphere, sign = jnp.isinf(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
-    root = jnp.where(sphere, 0, root)
-    u = jnp.abs(root)
+    sphere, sign = _is_infinite(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
+    finite = jnp.where(sphere, 0, root)
+    u = jnp.abs(finite)
     one, two = 1 + u, 1 + 2 * u
+
+    def chosen(at_infinity: Any, value: jax.Array) -> jax.Array:
+        return jnp.where(sphere, at_infinity, value)
+
     if in_kernel:  # with one division; a compiler would do it three times
         inverse = 1 / (one * two)
-        lam, own, other = root * (inverse * two), u * (u * (inverse * one)), root * (one * (inverse * one))
-    else:
-        lam, own, other = root / one, u * u / two, root * one / two
-    return Multiplier(
-        jnp.where(sphere, sign, lam),
-        jnp.where(sphere, -0.25, own),
-        jnp.where(sphere, 0.25 * sign, other),
-        beyond,
-        square,
-        reach,
-    )
+        lam = chosen(sign, finite * (inverse * two))
+        own = chosen(-0.25, u * (u * (inverse * one)))
+        other = chosen(0.25 * sign, finite * (one * (inverse * one)))
+    else:  # with the quotient last, which a compiler keeps: it does not do again what would come after
+        lam, own = chosen(sign, finite) / one, chosen(-0.25, u * u) / two
+        other = chosen(0.25 * sign, finite * one) / two
+    return Multiplier(lam, own, other, beyond, square, root)
 
 
 def _solve(

@@ -81,8 +81,9 @@ class Factored:
         def term(plus: jax.Array, minus: jax.Array, *u: jax.Array) -> jax.Array:
             past = dict(zip(moving, u, strict=True))
             this, partner = past.get(i, at[i]), past.get(1 - i, at[1 - i])
-            pulled = rule.pull(i, partner, (plus - minus) / 2)
-            return pulled if fixed else rule.scatter(i, (plus + minus) / 2) * this + pulled
+            other = (plus - minus) / 2
+            pulled = rule.pull(i, partner, other)
+            return pulled if fixed else rule.scatter(i, other + minus) * this + pulled
 
         moving = [j for j in (0, 1) if self.past[j] is not None]
         return sum(_each(term, plus, minus, *(self.past[j] for j in moving)), start=total)
@@ -105,17 +106,18 @@ class Factored:
         minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
         # The history's share of the product comes with small factors: no cancellation.
         m = rule.solve(at, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
+        grow_plus, grow_minus = m.growth
         after = Factored(
             self.base,
             self._longer((x, y)),
-            (Linear.of(m.grow_plus), *(c + c.value * m.grow_plus if c.terms else c for c in self.plus)),
-            (Linear.of(m.grow_minus), *(c + c.value * m.grow_minus if c.terms else c for c in self.minus)),
+            (Linear.of(grow_plus), *(c + c.value * grow_plus if c.terms else c for c in self.plus)),
+            (Linear.of(grow_minus), *(c + c.value * grow_minus if c.terms else c for c in self.minus)),
             _bordered(product, forward, backward, self.pairs),
             _bordered(norm, aligned, aligned, self.norms),
-            # Only on a sphere. In a kernel of its own: nothing waits for it.
-            jnp.maximum(self.lost, jnp.max(jnp.abs(end_kernel(m.lam)), initial=0) >= 1),
+            # In a kernel of its own: nothing waits for it.
+            jnp.maximum(self.lost, jnp.isinf(jnp.max(jnp.abs(end_kernel(m.root)), initial=0))),
         )
-        squared = (m.grow_plus**2 * plus + m.grow_minus**2 * minus) / 2
+        squared = (grow_plus**2 * plus + grow_minus**2 * minus) / 2
         return after, Moves((None, None), -m.lam / at.weight, squared)
 
     def _longer(self, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array | None, jax.Array | None]:
@@ -260,15 +262,16 @@ class Factored:
             return (*kept, Linear.combine((1.0, c) for c in cs[last:] if c.terms).settled())
 
         # How far the vectors that are dropped lie from the one that takes over their share, times that share.
-        # In one array, so that there is one maximum to find.
-        scale = jnp.maximum(self.norms[last, last], jnp.finfo(dtype).tiny)
-        worst = jnp.zeros(shape, dtype)
+        # In one array, so that there is one maximum to find. On a CPU each constant in it would be an array.
+        length, worst = self.norms[last, last], []
+        scale = jnp.maximum(length, jnp.finfo(dtype).tiny)
         for s in range(history, self.terms):
             shares = [jnp.abs(c.value) for c in (self.plus[s], self.minus[s]) if c.terms]
-            far = (self.norms[s, s] - 2 * self.norms[last, s] + self.norms[last, last]) / scale
-            for share in shares:  # none where all of it cancelled
-                worst = jnp.maximum(worst, share * jnp.sqrt(jnp.maximum(far, 0)))
-        neglected = jnp.maximum(self.lost, jnp.max(worst, initial=0))
+            far = (self.norms[s, s] - self.norms[last, s]) + (length - self.norms[last, s])
+            worst += [share * jnp.sqrt(jnp.abs(far) / scale) for share in shares]  # none where it cancelled
+        neglected = self.lost
+        if worst:
+            neglected = jnp.maximum(neglected, jnp.max(functools.reduce(jnp.maximum, worst), initial=0))
         past = tuple(None if u is None else u[:history] for u in self.past)
         kept = Factored(
             (base[0], base[1]),

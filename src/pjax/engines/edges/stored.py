@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import jax
 import jax.numpy as jnp
 
-from pjax.devices import end_kernel, has_kernels, on_one_device
+from pjax.devices import compiles_each_kernel, end_kernel, has_kernels, on_one_device
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
 from pjax.rules.base import Moves, Place, total_squares
@@ -261,6 +261,11 @@ class Split:
         first, second = self.rest
         if not first.terms:
             return 0, 0
+        if compiles_each_kernel():  # products with an array of its own for each output would be turned around
+            common = first.terms[0][0]  # so that a minus sign need not be written out
+            r, s = (Linear((f / common, a) for f, a in rest.terms).value for rest in self.rest)
+            a, b = rule.expand(0, 2 * x) + common * r, rule.expand(1, 2 * y) + common * s
+            return common * (a * r + b * s).sum(-1), common / 2 * (b * r + a * s).sum(-1)
 
         def aligned(i: int, at: jax.Array, rest: Linear) -> Any:
             return sum(factor * rule.align(i, at, r.astype(at.dtype)) for factor, r in rest.terms)
