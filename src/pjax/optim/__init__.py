@@ -3,7 +3,7 @@
 from pjax.devices import compiler_options as compiler_options
 from pjax.graph.chain import Chain as Chain
 from pjax.optim.alternating_projections import AlternatingProjections as AlternatingProjections
-from pjax.optim.alternating_projections import CyclicProjections as CyclicProjections
+from pjax.optim.cyclic_projections import CyclicProjections as CyclicProjections
 from pjax.optim.difference_map import DifferenceMap as DifferenceMap
 from pjax.optim.douglas_rachford import DouglasRachford as DouglasRachford
 from pjax.optim.extrapolated_projections import ExtrapolatedProjections as ExtrapolatedProjections

@@ -1,4 +1,4 @@
-"""Alternating and cyclic projections."""
+"""Alternating projections."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,8 +14,6 @@ from pjax.engines.edges.space import State as EdgeState
 from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
-from pjax.graph.nodes import Graph
-from pjax.graph.partition import Partition, cyclic_layers
 from pjax.optim.solver import EdgeSolver, method
 
 
@@ -104,17 +102,3 @@ class AlternatingProjections(Projecting):
         (value, message), _ = jax.lax.fori_loop(0, self.steps_per_update, step, (mine, rest))
         ends = value | message
         return {v: ends[v] for v in parameters}, jnp.mean(losses), {}
-
-
-@method
-class CyclicProjections(Projecting):
-    """Projects onto the layers of the graph in turn, from the targets backwards: z ← P_m(…P₁(z)).
-
-    The layers come from a backward breadth-first search. Information crosses the whole graph in one step,
-    at the price of doing the layers one after the other (Gubin, Polyak, Raik, 1967).
-    """
-
-    name: ClassVar[str] = "CP"
-
-    def partition(self, graph: Graph) -> Partition:
-        return cyclic_layers(graph)
