@@ -4,7 +4,6 @@ An equation that is linear, or smooth, needs no entry here to be projected: see 
 that are here have a rule of their own, or are written by others that have.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -394,21 +393,11 @@ def _top_k(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr
 
 def _taken(expr: Expr, places: Expr, axis: int) -> Expr:
     """Numbers at places along an axis that are held."""
-    return _steered(
-        "gather",
-        lambda x, at: jnp.take_along_axis(x, at, axis, mode="clip"),
-        expr,
-        places,
-        key=("take", axis),
-    )
 
+    def take(x: jax.Array, at: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(x, at, axis, mode="clip")
 
-def _steered(name: str, fn: Callable[..., jax.Array], *args: Expr, key: Any, data: int = 1) -> Expr:
-    """A layout whose last arguments say where numbers go: all but the first ``data``."""
-    made = layout.apply(name, fn, *args, key=key)
-    assert made.call is not None
-    call = dataclasses.replace(made.call, data=frozenset(range(data)))
-    return dataclasses.replace(made, call=call, depends=any(a.depends for a in args[:data]))
+    return layout.apply("gather", take, expr, places, key=("take", axis), data=(0,))
 
 
 def _cumulative_extremum(sign: int) -> Reading:
@@ -465,7 +454,7 @@ def _scatter(kind: str) -> Reading:
         x, indices, updates = args
         key = ("scatter", kind, jaxprs.params_key(eqn))
         names = layout.held(layout.apply("scatter", source, x, indices, updates, key=("source", key)))
-        return [_steered("scatter", moved, x, updates, names, key=("moved", key), data=2)]
+        return [layout.apply("scatter", moved, x, updates, names, key=("moved", key), data=(0, 1))]
 
     return reading
 

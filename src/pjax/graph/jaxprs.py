@@ -78,7 +78,7 @@ def capturing(*equations: jex.JaxprEqn) -> list[Any]:
 
 def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, list[bool]]]:
     """The equations that some outputs need, each with which of its results are needed."""
-    needed = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and _is_variable(v)}
+    needed = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and is_variable(v)}
     kept = []
     for eqn in reversed(jaxpr.eqns):
         results = [v in needed for v in eqn.outvars]
@@ -90,7 +90,7 @@ def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, l
 
 def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
     """Which of its operands an equation needs for some of its results."""
-    variables = [_is_variable(v) for v in eqn.invars]
+    variables = [is_variable(v) for v in eqn.invars]
     if eqn.primitive.name in WRAPPERS:
         inner = opened(wrapped(eqn))
         if len(inner.invars) == len(eqn.invars):
@@ -104,7 +104,7 @@ def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
 
 def needed_inputs(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[bool]:
     """Which inputs of a jaxpr some of its outputs need."""
-    used = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and _is_variable(v)}
+    used = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and is_variable(v)}
     for eqn, results in live(jaxpr, wanted):
         used.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
     return [v in used for v in jaxpr.invars]
@@ -135,7 +135,8 @@ def _rank(v: Any) -> int:
     return len(v.aval.shape)
 
 
-def _is_variable(v: Any) -> bool:
+def is_variable(v: Any) -> bool:
+    """Whether it is not a number that is written in the program."""
     return not isinstance(v, jex.Literal)
 
 
@@ -214,6 +215,12 @@ def evaluate(
         found = bind(eqn, *(read(v) for v in eqn.invars), captured=captured)
         env.update(zip(eqn.outvars, found, strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def flat(fn: Callable[..., Any], *args: Any) -> jex.ClosedJaxpr:
+    """A function of arrays as a jaxpr without functions inside of functions."""
+    closed = jax.make_jaxpr(fn)(*args)
+    return jax.make_jaxpr(lambda *args: evaluate(closed.jaxpr, closed.consts, args, {}))(*args)
 
 
 def function(inner: Any, captured: Captured) -> Callable[..., list[Any]]:

@@ -8,7 +8,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from pjax.checks import Look, postponed
 from pjax.errors import InputError
 from pjax.graph import equations, jaxprs
-from pjax.graph.builder import build_graph
+from pjax.graph.builder import Builder, NoTargetError
 from pjax.graph.nodes import Graph
 
 
@@ -176,16 +175,13 @@ def build(traced: Traced, *, keep_loops: bool = False, losses: bool = True, aux:
         losses: whether it ends in losses; otherwise in values of which something will be asked.
         aux: whether it also has what the function returns beside.
     """
-    ends = {"keep_loops": keep_loops, "losses": losses, "aux": aux}
-    graph = build_graph(traced.jaxpr, traced.names, traced.outputs, **ends)
-    for node in graph.nodes:
-        for i, wire in enumerate(node.inputs):
-            if not math.prod(wire.shape):
-                raise InputError(
-                    f"input {i} of {node.where()} is empty, shape {wire.shape}: an empty batch has nothing to"
-                    " project. Skip it, or drop the incomplete batch in the data loader"
-                )
-    return graph
+    plain: set[int] = set()
+    while True:
+        try:
+            builder = Builder(keep_loops, plain, targets=losses)
+            return builder.graph(traced.jaxpr, traced.names, traced.outputs, aux)
+        except NoTargetError as found:
+            plain |= found.equations
 
 
 def _is_computation(x: Any) -> bool:
