@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.devices import on_one_device
-from pjax.engines.extrapolation import Extrapolation
+from pjax.engines import extrapolation
 from pjax.engines.point import Problem, add
 from pjax.rules.base import Moves
 
@@ -29,7 +29,12 @@ class State(NamedTuple):
     value: dict[int, jax.Array]
     message: dict[int, jax.Array]
     squared: jax.Array
-    """The sum over all nodes of the squared moves of the last cycle."""
+    """The sum over all nodes of the squared moves of the last cycle, where measured."""
+
+    @property
+    def neglected(self) -> dict[int, jax.Array]:
+        """Nothing."""
+        return {}
 
 
 # In sets of more nodes than this inputs wait as well: that costs a copy, and saves more with each node.
@@ -76,11 +81,9 @@ def _given(x: jax.Array, places: list[int], number: int) -> jax.Array:
 class Sweep:
     """One cycle through the sets of a partition, again and again."""
 
-    def __init__(
-        self, problem: Problem, *, extrapolation: Extrapolation | None = None, measure: bool = False
-    ) -> None:
+    def __init__(self, problem: Problem, *, extrapolate: bool = False, measure: bool = False) -> None:
         self._problem = problem
-        self._extrapolation = extrapolation
+        self._extrapolate = extrapolate
         self._measure = measure
         graph, place = problem.graph, problem.partition.set_of()
         readers = [[place[r] for r, _ in pairs] for pairs in graph.readers]
@@ -132,12 +135,12 @@ class Sweep:
                     reached = moves.reach(message[v]) if moves.reach else message[v] + moves.output
                     value[v] = message[v] = problem.placed(v, reached)
                 problem.send(v, moves.inputs, to=pulled)
-                if self._extrapolation:
+                if self._extrapolate:
                     for i in (i for i, total in enumerate(moves.inputs) if total is not None):
                         add(squares, self._squares(problem, v, i, moves))
             for s, mean in problem.means(pulled).items():
-                if self._extrapolation:
-                    mean = mean * self._extrapolation.factor(problem, s, mean, squares[s])
+                if self._extrapolate:
+                    mean = mean * extrapolation.factor(problem, s, mean, squares[s])
                 message[s] = message[s] + mean
         after = {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}
         return State(problem.kept(after[0]), problem.kept(after[1]), squared)
@@ -180,11 +183,3 @@ class Sweep:
             {v: mean(x) if v in known else x for v, x in d.items()} for d in (state.value, state.message)
         )
         return State(value, message, state.squared)
-
-    def squared(self, state: State) -> jax.Array:
-        """The sum over all nodes of the squared moves of the last step, where measured."""
-        return state.squared
-
-    def neglected(self, state: State) -> dict[int, jax.Array]:  # noqa: ARG002 - one interface for all engines
-        """Nothing is neglected."""
-        return {}

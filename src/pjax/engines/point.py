@@ -18,7 +18,7 @@ import numpy as np
 from pjax.graph import fan_out
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
-from pjax.graph.wires import Evaluator, Wire, Wiring, leaving, walk, wirings
+from pjax.graph.wires import Evaluator, Wire, Wiring, walk
 from pjax.rules.arithmetic import condensed
 from pjax.rules.base import Moves, Place
 
@@ -142,9 +142,9 @@ class Problem:
     @functools.cached_property
     def wirings(self) -> dict[tuple[int, int], Wiring]:
         """How displacements get to nodes, and from them."""
-        nodes = self.graph.nodes
-        wires = {(n.index, i): wire for n in nodes for i, wire in enumerate(n.wires)}
-        return wirings(wires, [n.shape for n in nodes], self.dtype, self._evaluate)
+        wires = {(n.index, i): wire for n in self.graph.nodes for i, wire in enumerate(n.wires)}
+        moving = {place: wire for place, wire in wires.items() if not wire.constant}
+        return {place: self.graph.wiring(wire, self._evaluate) for place, wire in moving.items()}
 
     @functools.cached_property
     def _factors(self) -> dict[int, np.ndarray | jax.Array]:
@@ -266,18 +266,14 @@ class Problem:
     @functools.cached_property
     def edge_counts(self) -> dict[tuple[int, int], int | np.ndarray]:
         """How many edges enter each slot of each input."""
-        return {
-            (n.index, i): n.rule.count(i)
-            for n in self.graph.nodes
-            if n.rule is not None
-            for i in range(len(n.wires))
-        }
+        return {(n.index, i): fan_out.each(n, i) for n in self.graph.nodes for i in range(len(n.wires))}
 
     @functools.cached_property
     def counts(self) -> dict[int, int | np.ndarray | jax.Array]:
         """How many edges leave each scalar of each node; an array need not have all axes in full."""
         totals: dict[int, Any] = {n.index: 0 for n in self.graph.nodes if not n.is_target}
-        add(totals, leaving(self.wirings, self.edge_counts))
+        for place, wiring in self.wirings.items():
+            add(totals, zip(wiring.wire.sources, wiring.counts(self.edge_counts[place]), strict=True))
         return {v: condensed(x) if isinstance(x, np.ndarray) else x for v, x in totals.items()}
 
     def origins(self, v: int, i: int) -> list[tuple[int, int]] | None:
@@ -344,13 +340,14 @@ class Problem:
             return float(counts.all()) if same else jnp.asarray(counts, self.dtype)
         scaled = [n for n in self.graph.targets if getattr(n.rule, "scale", None) is not None]
         every = [self._factors[n.index] for n in scaled if n.index in self._factors]
-        if all(map(_is_known, every)):
-            largest = max(float(np.max(np.abs(f), initial=0)) for f in every)
-            share = mine / largest if largest else np.zeros_like(mine)
-            share = np.where(np.abs(share - 1) < 1e-5, 1, share)
-            return float(share.flat[0]) if share.size and np.ptp(share) == 0 else jnp.asarray(share)
-        most = functools.reduce(jnp.maximum, (jnp.max(jnp.abs(jnp.asarray(f)), initial=0) for f in every))
-        return jnp.asarray(mine) / jnp.where(most > 0, most, 1)
+        known = all(map(_is_known, every))
+        xp: Any = np if known else jnp
+        most = functools.reduce(xp.maximum, (xp.max(xp.abs(f), initial=0) for f in every))
+        share = mine / xp.where(most > 0, most, xp.ones_like(most))
+        if not known:
+            return share
+        share = np.where(np.abs(share - 1) < 1e-5, 1, share)
+        return float(share.flat[0]) if share.size and np.ptp(share) == 0 else jnp.asarray(share)
 
     # --- Projections ---
 
@@ -442,13 +439,12 @@ def factors(graph: Graph, evaluate: Evaluator) -> dict[int, np.ndarray | jax.Arr
         if wire.constant or not expr.after:
             continue
         share = np.full(expr.shape, 1 / size, graph.dtype)
-        avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
         targets = all(graph.nodes[s].is_target for s in wire.needs)
         if not targets or any(e.constant is not None for e in walk(expr)):
-            parts: Sequence[Any] = Wiring(wire, avals, evaluate).pull(jnp.asarray(share))
+            parts: Sequence[Any] = graph.wiring(wire, evaluate).pull(jnp.asarray(share))
         else:
             with jax.ensure_compile_time_eval():
-                known = Wiring(wire, avals, Evaluator((), {})).pull(jnp.asarray(share))
+                known = graph.wiring(wire, Evaluator((), {})).pull(jnp.asarray(share))
                 parts = [np.asarray(part) for part in known]
         add(found, zip(wire.sources, parts, strict=True))
     return found

@@ -4,16 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from pjax.graph.nodes import Graph, Node
-from pjax.graph.wires import UNIFORM, Evaluator, Wiring
+from pjax.graph.wires import UNIFORM, Evaluator
 
 
 def entering(node: Node, i: int) -> int:
-    """The number of edges of an input; labels have none."""
-    return 0 if node.rule is None or i >= len(node.wires) else node.rule.entering(i, node.inputs[i].shape)
+    """The number of edges of an input."""
+    return 0 if node.rule is None else node.rule.entering(i, node.inputs[i].shape)
 
 
 def each(node: Node, i: int) -> int | np.ndarray:
@@ -25,19 +24,11 @@ def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, 
     """For each source of an input, the number of edges from each of its numbers to there.
 
     One number where it is the same for all; an array need not have all axes in full.
-
-    Args:
-        graph: that of the node.
-        node: the reader.
-        i: which of its inputs.
-        known: knows the constants, which may say what is read.
     """
     if i >= len(node.wires) or node.inputs[i].constant:
         return {}
-    wire = node.inputs[i]
-    avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
-    counts = Wiring(wire, avals, known).counts(each(node, i))
-    return dict(zip(wire.sources, counts, strict=True))
+    wiring = graph.wiring(node.inputs[i], known)
+    return dict(zip(wiring.wire.sources, wiring.counts(each(node, i)), strict=True))
 
 
 def of_constant(node: Node, i: int) -> Any:

@@ -75,10 +75,6 @@ class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
             return None
         return self.places[whole.node][0], key[1], key[2]
 
-    def is_leaf(self, expr: Expr) -> bool:
-        """Whether nothing below an expression is looked at."""
-        return not expr.depends or self.place(expr) is not None
-
     def look(self, expr: Expr) -> tuple[Any, tuple[Expr, ...]]:
         if not expr.depends:
             return ("constant", expr.shape, expr.dtype), (expr,)
