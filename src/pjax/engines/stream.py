@@ -16,7 +16,7 @@ first and to the last stage.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -287,16 +287,18 @@ class Stream:
 
     def _up(self, x: jax.Array) -> jax.Array:
         """What each stage gets from the one below."""
-        below = [(i, i + 1) for i in range(self.devices - 1)]
-        return jnp.concatenate([self._from(x[-1:], below), x[:-1]])
+        return jnp.concatenate([self._passed(x[-1:], 1), x[:-1]])
 
     def _down(self, x: jax.Array) -> jax.Array:
         """What each stage gets from the one above."""
-        above = [(i + 1, i) for i in range(self.devices - 1)]
-        return jnp.concatenate([x[1:], self._from(x[:1], above)])
+        return jnp.concatenate([x[1:], self._passed(x[:1], -1)])
 
-    def _from(self, x: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
-        return jnp.zeros_like(x) if self.axis is None else jax.lax.ppermute(x, self.axis, pairs)
+    def _passed(self, x: jax.Array, by: int) -> jax.Array:
+        """What comes from the device so many before; zeros where there is none."""
+        if self.axis is None:
+            return jnp.zeros_like(x)
+        pairs = [(i, i + by) for i in range(self.devices) if 0 <= i + by < self.devices]
+        return jax.lax.ppermute(x, self.axis, pairs)
 
 
 def _problem(

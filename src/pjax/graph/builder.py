@@ -19,7 +19,7 @@ each loss counts. A loss that is used in another way is no target, but a functio
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import jax
@@ -87,25 +87,14 @@ class Builder:
     def graph(self, jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, aux: bool) -> Graph:
         """The graph of a jaxpr whose inputs are parameters, and behind them constants.
 
-        Its constants are those of the jaxpr, these inputs, then those that `jaxprs.capturing` finds.
-
         Args:
             jaxpr: what was read.
             names: of the parameters.
             outputs: how many of the jaxpr's outputs, the first ones, are those that the graph is for.
             aux: whether the other outputs are asked for, too. They move nothing.
         """
-        numbers = itertools.count()
-
-        def constant(var: Any) -> Expr:
-            return Expr(_aval(var).shape, _aval(var).dtype, constant=next(numbers))
-
-        env = {var: constant(var) for var in (*jaxpr.constvars, *jaxpr.invars[len(names) :])}
-        for inner in jaxprs.capturing(*jaxpr.eqns):
-            self.captured[id(inner)] = [constant(var) for var in inner.jaxpr.constvars]
-        leaves = [self._parameter(name, var, env) for name, var in zip(names, jaxpr.invars, strict=False)]
         wanted = [i < outputs for i in range(len(jaxpr.outvars))]
-        every = self.run(jaxpr, env, wanted, [aux and not want for want in wanted])
+        leaves, every = self._outermost(jaxpr, names, wanted, [aux and not want for want in wanted])
         found = [out for out in every[:outputs] if out is not None]
         beside = [_aside(out) for out in every[outputs:] if out is not None]
         if self.missing:
@@ -119,6 +108,31 @@ class Builder:
             found = self._as_losses(found)
             self._refuse_nothing(found)
         return simplified(self.nodes, leaves, found, beside)
+
+    def _outermost(
+        self, jaxpr: jex.Jaxpr, names: Sequence[str], wanted: Sequence[bool], beside: Sequence[bool] = ()
+    ) -> tuple[list[int], list[Expr | None]]:
+        """The parameters among the inputs of a jaxpr, and its outputs; see `run`.
+
+        Its constants are its own, those that `jaxprs.capturing` finds, then the inputs behind the parameters.
+        """
+        numbers = itertools.count()
+
+        def constants(variables: Iterable[Any]) -> list[Expr]:
+            avals = map(_aval, variables)
+            return [Expr(aval.shape, aval.dtype, constant=next(numbers)) for aval in avals]
+
+        env = dict(zip(jaxpr.constvars, constants(jaxpr.constvars), strict=True))
+        for inner in jaxprs.capturing(*jaxpr.eqns):
+            self.captured[id(inner)] = constants(inner.jaxpr.constvars)
+        known = jaxpr.invars[len(names) :]
+        env |= zip(known, constants(known), strict=True)
+        leaves = []
+        for name, var in zip(names, jaxpr.invars, strict=False):
+            node = self.add(name, None, (), _aval(var).shape, _aval(var).dtype)
+            env[var] = node.output
+            leaves.append(node.index)
+        return leaves, self.run(jaxpr, env, wanted, beside)
 
     def _refuse_nothing(self, losses: Sequence[Expr]) -> None:
         """Refuse a function without a loss that depends on parameters."""
@@ -151,12 +165,6 @@ class Builder:
         node = Node(len(self.nodes), name, rule, wires, tuple(shape), dtype, line)
         self.nodes.append(node)
         return node
-
-    def _parameter(self, name: str, var: Any, env: dict[Any, Expr]) -> int:
-        """A further parameter, which a variable stands for."""
-        node = self.add(name, None, (), _aval(var).shape, _aval(var).dtype)
-        env[var] = node.output
-        return node.index
 
     def operation(self, rule: Rule, *inputs: Expr, shape: tuple[int, ...], dtype: Any, line: str) -> Expr:
         """The output of a further node."""
@@ -291,10 +299,13 @@ class Builder:
     ) -> list[Expr | None]:
         """The results of an inner jaxpr."""
         jaxpr = jaxprs.opened(inner)
-        own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
-        captured = self.captured.get(id(inner)) or list(map(layout.literal, own))
-        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*captured, *args), strict=True))
+        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*self._captured(inner), *args), strict=True))
         return self.run(jaxpr, env, wanted, beside)
+
+    def _captured(self, inner: Any) -> list[Expr]:
+        """What an inner jaxpr captured."""
+        own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
+        return self.captured.get(id(inner)) or list(map(layout.literal, own))
 
     def _layout(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         entries = _entries(eqn, args[0])
@@ -344,7 +355,8 @@ class Builder:
         kind = _derivative_kind(fn, avals, len(form.bases))
         line = lines.user_line(eqn)
         if kind is None:
-            types = f"{', '.join(map(lines.describe, inputs))} -> {lines.results(eqn)}"
+            ends = inputs, map(_aval, eqn.outvars)
+            types = " -> ".join(", ".join(map(lines.describe, values)) for values in ends)
             inside = f" (of {lines.enclosing()})" if lines.enclosing() else ""
             self.missing[f"  {eqn.primitive.name!r}{inside}{lines.at(eqn)}: {types}"] = None
             return self.add("missing", None, (), aval.shape, aval.dtype).output
@@ -469,33 +481,23 @@ class Builder:
         ]
         if not length or not all(_is_real(a.dtype) for a in (*avals, *states)):
             return None
-        builder, numbers = Builder(keep_loops=True, targets=False), itertools.count()
-        own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
-        env = dict(zip(body.constvars, self.captured.get(id(inner)) or map(layout.literal, own), strict=True))
-        # What is captured further inside is fixed, too.
-        deeper = [x for x in jaxprs.capturing(*body.eqns) if id(x) in self.captured]
-        captured = [expr for x in deeper for expr in self.captured[id(x)]]
-        extra = [*(e for e in env.values() if e.constant is not None), *captured]
-        of_extra = {id(e): Expr(e.shape, e.dtype, constant=next(numbers)) for e in extra}
-        env = {var: of_extra.get(id(e), e) for var, e in env.items()}
-        for x in deeper:
-            builder.captured[id(x)] = [of_extra[id(e)] for e in self.captured[id(x)]]
         needs = jaxprs.needed_inputs(body, live)
         kept = [
             i for i, need in enumerate(needs) if need or (consts <= i < consts + carry and live[i - consts])
         ]
         is_leaf = [args[i].depends or consts <= i < consts + carry for i in kept]
-        leaves = []
-        for i, leaf in zip(kept, is_leaf, strict=True):
-            var = body.invars[i]
-            if leaf:
-                leaves.append(builder._parameter(f"input_{i}", var, env))
-            else:
-                env[var] = Expr(_aval(var).shape, _aval(var).dtype, constant=next(numbers))
-        outs = builder.run(body, env, live)
+        leaf, known = (
+            [i for i, is_one in zip(kept, is_leaf, strict=True) if is_one is k] for k in (True, False)
+        )
+        inputs = [body.invars[i] for i in (*leaf, *known)]
+        only = jex.Jaxpr(body.constvars, inputs, body.outvars, body.eqns, debug_info=body.debug_info)
+        builder = Builder(keep_loops=True, targets=False)
+        leaves, outs = builder._outermost(only, [f"input_{i}" for i in leaf], live)
         if any(node.is_target for node in builder.nodes):
             return None
         self.missing.update(builder.missing)
+        # What is captured, also further inside, is fixed.
+        extra = [e for x in (inner, *jaxprs.capturing(*body.eqns)) for e in self._captured(x)]
         # The results in the types of the scan; what does not move with a parameter is a constant of the body.
         outputs = [out for out in outs if out is not None]
         rule = Scan(
@@ -507,11 +509,13 @@ class Builder:
             (*(False for _ in extra), *is_leaf),
             tuple((tuple(a.shape), a.dtype) for a in avals),
         )
-        line = lines.user_line(eqn)
-        inputs = [*extra, *(args[i] for i in kept)]
-        flat = self.operation(rule, *inputs, shape=(rule.size,), dtype=rule.dtype, line=line)
-        places = itertools.count()
-        return [layout.apply("slice", rule.result(next(places)), flat) if want else None for want in live]
+        given, line = [*extra, *(args[i] for i in kept)], lines.user_line(eqn)
+        flat = self.operation(rule, *given, shape=(rule.size,), dtype=rule.dtype, line=line)
+        results = iter(
+            layout.apply("slice", rule.result(i), flat, key=("result", rule, i), shape=shape)
+            for i, (shape, _) in enumerate(rule.outputs)
+        )
+        return [next(results) if want else None for want in live]
 
     def _cond(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
         """All branches; what was not taken is not read."""

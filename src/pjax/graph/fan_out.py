@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pjax.graph.nodes import Graph, Node
-from pjax.graph.wires import UNIFORM, Evaluator
+from pjax.graph.wires import Evaluator, evenly_read
 
 
 def entering(node: Node, i: int) -> int:
@@ -36,13 +36,9 @@ def of_constant(node: Node, i: int) -> Any:
 
     One number where it is the same for all; an array need not have all axes in full.
     """
-    slots = each(node, i)
-    expr = whole = node.inputs[i].expr
-    while expr.call is not None and expr.call.name in UNIFORM and len(expr.call.args) == 1:
-        expr = expr.call.args[0]
-    if expr.constant is None or not expr.size or whole.size % expr.size:
+    slots, (source, times) = each(node, i), evenly_read(node.inputs[i].expr)
+    if source.constant is None or not source.size:
         return None
-    times = whole.size // expr.size
     return slots * times if isinstance(slots, int) else slots if times == 1 else None
 
 

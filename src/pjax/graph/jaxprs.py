@@ -76,8 +76,10 @@ def capturing(*equations: jex.JaxprEqn) -> list[Any]:
 # --- What is needed ---------------------------------------------------------------------------------------
 
 
-def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, list[bool]]]:
-    """The equations that some outputs need, each with which of its results are needed."""
+def _needed(
+    jaxpr: jex.Jaxpr, wanted: Sequence[bool]
+) -> tuple[list[tuple[jex.JaxprEqn, list[bool]]], set[Any]]:
+    """The equations that some outputs need, each with which of its results are needed, and all variables."""
     needed = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and is_variable(v)}
     kept = []
     for eqn in reversed(jaxpr.eqns):
@@ -85,29 +87,29 @@ def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, l
         if any(results):
             kept.append((eqn, results))
             needed.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
-    return kept[::-1]
+    return kept[::-1], needed
 
 
-def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
-    """Which of its operands an equation needs for some of its results."""
-    variables = [is_variable(v) for v in eqn.invars]
-    if eqn.primitive.name in WRAPPERS:
-        inner = opened(wrapped(eqn))
-        if len(inner.invars) == len(eqn.invars):
-            return [a and b for a, b in zip(variables, needed_inputs(inner, wanted), strict=True)]
-    if eqn.primitive.name == "scan":
-        body = opened(eqn.params["jaxpr"])
-        found = needed_inputs(body, live_in_scan(eqn, wanted))
-        return [a and b for a, b in zip(variables, found, strict=True)]
-    return variables
+def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, list[bool]]]:
+    """The equations that some outputs need, each with which of its results are needed."""
+    return _needed(jaxpr, wanted)[0]
 
 
 def needed_inputs(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[bool]:
     """Which inputs of a jaxpr some of its outputs need."""
-    used = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and is_variable(v)}
-    for eqn, results in live(jaxpr, wanted):
-        used.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
-    return [v in used for v in jaxpr.invars]
+    needed = _needed(jaxpr, wanted)[1]
+    return [v in needed for v in jaxpr.invars]
+
+
+def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
+    """Which of its operands an equation needs for some of its results."""
+    needs = [True] * len(eqn.invars)
+    if eqn.primitive.name == "scan":
+        needs = needed_inputs(opened(eqn.params["jaxpr"]), live_in_scan(eqn, wanted))
+    elif eqn.primitive.name in WRAPPERS:
+        found = needed_inputs(opened(wrapped(eqn)), wanted)
+        needs = found if len(found) == len(needs) else needs
+    return [is_variable(v) and need for v, need in zip(eqn.invars, needs, strict=True)]
 
 
 def live_in_scan(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:

@@ -69,8 +69,8 @@ class Call:
     args: tuple["Expr", ...]
     data: frozenset[int]
     """Positions of the arguments that carry values."""
-    key: Any = None
-    """The same for calls that do the same; None where that is not known."""
+    key: Any
+    """The same for calls that do the same."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,7 +144,7 @@ def apply(
     name: str,
     fn: Callable[..., Any],
     *args: Expr,
-    key: Any = None,
+    key: Any,
     shape: tuple[int, ...] | None = None,
     data: Iterable[int] | None = None,
 ) -> Expr:
@@ -174,8 +174,6 @@ _MOST_RESULTS = 4096
 
 def _result(fn: Callable[..., Any], key: Any, args: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
     """The shape and type of what a function returns, found once for all that do the same: it takes time."""
-    if key is None:
-        return jax.eval_shape(fn, *args)
     known = (key, *((a.shape, a.dtype) for a in args))
     if known not in _RESULTS:
         if len(_RESULTS) >= _MOST_RESULTS:
@@ -390,18 +388,16 @@ class Wire:
 
     def fan_out(self) -> int | None:
         """How often each scalar of the only source is read, where that is one number for all."""
-        expr, sources = self.expr, self.sources
-        if len(sources) != 1:
-            return None
-        while expr.node is None:
-            assert expr.call is not None
-            if expr.call.name not in UNIFORM or len(expr.call.args) != 1:
-                return None
-            source = expr.call.args[0]
-            if not source.size or expr.size % source.size:
-                return None
-            expr = source
-        return self.expr.size // max(expr.size, 1)
+        source, times = evenly_read(self.expr)
+        return times if source.node is not None and source.depends else None
+
+
+def evenly_read(expr: Expr) -> tuple[Expr, int]:
+    """The expression all of whose numbers another one reads equally often, and how often."""
+    source = expr
+    while source.call is not None and source.call.name in UNIFORM and len(source.call.args) == 1:
+        source = source.call.args[0]
+    return source, expr.size // max(source.size, 1)
 
 
 class _Zeros:

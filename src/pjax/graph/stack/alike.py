@@ -43,9 +43,7 @@ class Signatures(Memo[int]):
                 return ("literal", id(value))
             array = np.asarray(value)
             return ("literal", array.shape, str(array.dtype), array.tobytes())
-        call = expr.call
-        key = ("unknown", id(call)) if call.key is None else call.key
-        return ("call", key, expr.index, tuple(self.found[id(arg)] for arg in call.args))
+        return ("call", expr.call.key, expr.index, tuple(self.found[id(arg)] for arg in expr.call.args))
 
 
 class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
@@ -71,7 +69,7 @@ class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
             return None if self.single(expr.node) else (*self.places[expr.node], None)
         assert expr.call is not None
         key, whole = expr.call.key, expr.call.args[0]
-        if key is None or key[0] != "index" or whole.node is None or not self.single(whole.node):
+        if key[0] != "index" or whole.node is None or not self.single(whole.node):
             return None
         return self.places[whole.node][0], key[1], key[2]
 
@@ -86,8 +84,8 @@ class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
             return ("node", self.places[expr.node][0]), ()
         assert expr.call is not None
         below = [self.found[id(arg)] for arg in expr.call.args]
-        key = ("unknown", id(expr.call)) if expr.call.key is None else expr.call.key
-        return (key, expr.index, tuple(form for form, _ in below)), tuple(e for _, es in below for e in es)
+        form = expr.call.key, expr.index, tuple(form for form, _ in below)
+        return form, tuple(e for _, es in below for e in es)
 
 
 # --- Many expressions as one ---
@@ -103,7 +101,7 @@ def together(exprs: Sequence[Expr], signature: Signatures) -> tuple[Expr, bool]:
         return first, False
     calls = [expr.call for expr in exprs if expr.call is not None and expr.index == first.index]
     keys = [call.key for call in calls]
-    if len(calls) == len(exprs) and keys[0] is not None:
+    if len(calls) == len(exprs):
         args = list(zip(*(call.args for call in calls), strict=False))
         if len(set(keys)) == 1 and all(len({(a.shape, a.dtype) for a in arg}) == 1 for arg in args):
             return mapped(exprs, [together(arg, signature) for arg in args]), True

@@ -7,7 +7,8 @@ the steps are alike by a scan, so that the program does not grow with their numb
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -50,48 +51,30 @@ def _together(values: Sequence[Any], axis: int) -> Any:
     return values[0] if len(values) == 1 else jnp.stack(values, axis)
 
 
-def _order(graph: "StackedGraph") -> Iterator[tuple[int, ...]]:
+def _order(graph: "StackedGraph") -> list[tuple[int, ...]]:
     """The stacks, each after all that it reads; those that read each other together."""
     reads = {node.index: {s for wire in node.inputs for s in wire.needs} for node in graph.nodes}
-    readers: dict[int, list[int]] = {v: [] for v in reads}
-    for v, sources in reads.items():
-        for source in sources:
-            readers[source].append(v)
-    waits = {v: len(sources) for v, sources in reads.items()}
-    ready = [v for v, number in waits.items() if number == 0]
-    left = dict.fromkeys(reads)
-    while left:
-        units = (ready.pop(),) if ready else _circle(left, reads)
-        yield units
-        for v in units:
-            del left[v]
-        for w in (w for v in units for w in readers[v] if w in left):
-            waits[w] -= 1
-            if waits[w] == 0:
-                ready.append(w)
-
-
-def _circle(left: Iterable[int], reads: Mapping[int, set[int]]) -> tuple[int, ...]:
-    """Stacks that read each other, and no others that are left."""
-    open_ = set(left)
-
-    def below(v: int) -> set[int]:
-        seen: set[int] = set()
-        ahead = [v]
-        while ahead:
-            for source in reads[ahead.pop()] & open_ - seen:
-                seen.add(source)
-                ahead.append(source)
-        return seen
-
-    # Walk down until nothing below is lower: what is reached from there reaches back.
-    v = next(iter(left))
-    lowest = below(v)
-    while True:
-        lower = next((found for w in lowest if len(found := below(w)) < len(lowest)), None)
-        if lower is None:
-            return tuple(sorted(lowest))
-        lowest = lower
+    found: list[tuple[int, ...]] = []
+    way: list[int] = []  # the stacks between a first one and what it reads
+    starts: list[int] = []  # where on the way those begin that read each other, as far as is known
+    met: dict[int, float] = {}  # the place of each stack on the way; infinity when it is found
+    ahead = [(v, False) for v in reads]
+    while ahead:
+        v, done = ahead.pop()
+        if not done and v not in met:
+            met[v] = len(way)
+            starts.append(len(way))
+            way.append(v)
+            ahead += [(v, True), *((source, False) for source in reads[v])]
+        elif not done:
+            while starts and starts[-1] > met[v]:
+                starts.pop()
+        elif starts[-1] == met[v]:
+            circle = way[starts.pop() :]
+            del way[-len(circle) :]
+            met |= dict.fromkeys(circle, math.inf)
+            found.append(tuple(sorted(circle)))
+    return found
 
 
 class _Members(dict[int, Any]):
