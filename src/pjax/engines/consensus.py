@@ -105,7 +105,6 @@ class Sweep:
     def step(self, state: State) -> State:
         """Project onto each set in turn."""
         problem, state = self._problem.inside(state)
-        state = problem.widen(state)
         value = dict(state.value)
         message = {**state.value, **state.message}
         squared = jnp.zeros((), problem.dtype)

@@ -18,7 +18,7 @@ import numpy as np
 from pjax.graph import fan_out
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
-from pjax.graph.wires import Evaluator, Wire, Wiring, walk
+from pjax.graph.wires import Evaluator, Wire, Wiring, leaving, walk, wirings
 from pjax.rules.arithmetic import condensed
 from pjax.rules.base import Moves, Place
 
@@ -142,9 +142,9 @@ class Problem:
     @functools.cached_property
     def wirings(self) -> dict[tuple[int, int], Wiring]:
         """How displacements get to nodes, and from them."""
-        wires = {(n.index, i): wire for n in self.graph.nodes for i, wire in enumerate(n.wires)}
-        moving = {place: wire for place, wire in wires.items() if not wire.constant}
-        return {place: self.graph.wiring(wire, self._evaluate) for place, wire in moving.items()}
+        nodes = self.graph.nodes
+        wires = {(n.index, i): wire for n in nodes for i, wire in enumerate(n.wires)}
+        return wirings(wires, [n.shape for n in nodes], self.dtype, self._evaluate)
 
     @functools.cached_property
     def _factors(self) -> dict[int, np.ndarray | jax.Array]:
@@ -190,7 +190,7 @@ class Problem:
         return x if scale is None else x * scale
 
     def inside(self, state: S) -> tuple["Problem", S]:
-        """This problem inside a loop over states: what is cheap to compute is computed anew, not kept.
+        """This problem inside a loop, and the state, widened: what is cheap is computed anew, not kept.
 
         Only parameters, the outputs of contractions, and those that are small next to their inputs stay in
         memory from step to step. The barrier ties them to the state, so that a compiler does not move the
@@ -212,7 +212,7 @@ class Problem:
             values[v] = node.rule.forward(*evaluate.each(node.inputs))
         problem = copy.copy(self)
         problem.points, problem.inputs = problem._points_of(values), problem._inputs_of(evaluate)
-        return problem, state
+        return problem, self.widen(state)
 
     def narrow(self, x: S) -> S:
         """Arrays as they are kept from step to step."""
@@ -266,14 +266,14 @@ class Problem:
     @functools.cached_property
     def edge_counts(self) -> dict[tuple[int, int], int | np.ndarray]:
         """How many edges enter each slot of each input."""
-        return {(n.index, i): fan_out.each(n, i) for n in self.graph.nodes for i in range(len(n.wires))}
+        places = ((n.index, n.rule, i) for n in self.graph.nodes for i in range(len(n.wires)))
+        return {(v, i): rule.count(i) for v, rule, i in places if rule is not None}
 
     @functools.cached_property
     def counts(self) -> dict[int, int | np.ndarray | jax.Array]:
         """How many edges leave each scalar of each node; an array need not have all axes in full."""
         totals: dict[int, Any] = {n.index: 0 for n in self.graph.nodes if not n.is_target}
-        for place, wiring in self.wirings.items():
-            add(totals, zip(wiring.wire.sources, wiring.counts(self.edge_counts[place]), strict=True))
+        add(totals, leaving(self.wirings, self.edge_counts))
         return {v: condensed(x) if isinstance(x, np.ndarray) else x for v, x in totals.items()}
 
     def origins(self, v: int, i: int) -> list[tuple[int, int]] | None:
@@ -439,12 +439,13 @@ def factors(graph: Graph, evaluate: Evaluator) -> dict[int, np.ndarray | jax.Arr
         if wire.constant or not expr.after:
             continue
         share = np.full(expr.shape, 1 / size, graph.dtype)
+        avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
         targets = all(graph.nodes[s].is_target for s in wire.needs)
         if not targets or any(e.constant is not None for e in walk(expr)):
-            parts: Sequence[Any] = graph.wiring(wire, evaluate).pull(jnp.asarray(share))
+            parts: Sequence[Any] = Wiring(wire, avals, evaluate).pull(jnp.asarray(share))
         else:
             with jax.ensure_compile_time_eval():
-                known = graph.wiring(wire, Evaluator((), {})).pull(jnp.asarray(share))
+                known = Wiring(wire, avals, Evaluator((), {})).pull(jnp.asarray(share))
                 parts = [np.asarray(part) for part in known]
         add(found, zip(wire.sources, parts, strict=True))
     return found

@@ -232,7 +232,8 @@ class Builder:
                 return _INNER[name](self, eqn, args, wanted)
         if name == "stop_gradient":
             return [layout.held(args[0])]
-        if not any(a.size for a in args if a.depends) or not any(_aval(v).size for v in eqn.outvars):
+        moving = [a for a in args if a.depends]
+        if all(0 in a.shape for a in moving) or all(0 in _aval(v).shape for v in eqn.outvars):
             self.empty = self.empty or f"{name!r}{lines.at(eqn)}"  # nothing of anything
             return [_aside(out) if out.size else _nothing(out) for out in self.call(eqn, args)]
         if name in _SAME:

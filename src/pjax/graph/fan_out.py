@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pjax.graph import wires
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.wires import Evaluator, evenly_read
 
@@ -27,8 +28,9 @@ def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, 
     """
     if i >= len(node.wires) or node.inputs[i].constant:
         return {}
-    wiring = graph.wiring(node.inputs[i], known)
-    return dict(zip(wiring.wire.sources, wiring.counts(each(node, i)), strict=True))
+    place = node.index, i
+    found = wires.wirings({place: node.inputs[i]}, [n.shape for n in graph.nodes], graph.dtype, known)
+    return dict(wires.leaving(found, {place: each(node, i)}))
 
 
 def of_constant(node: Node, i: int) -> Any:

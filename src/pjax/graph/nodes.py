@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.graph.wires import Evaluator, Expr, Wire, Wiring, substitute, walk
+from pjax.graph.wires import Evaluator, Expr, Wire, substitute, walk
 from pjax.rules.base import Rule
 
 
@@ -131,11 +131,6 @@ class Graph:
                 nudge = nudges.get(node.index)
                 values[node.index] = value if nudge is None else value + nudge.astype(value.dtype)
         return evaluate, values
-
-    def wiring(self, wire: Wire, known: Evaluator) -> Wiring:
-        """A wire at run time, given what knows its constants."""
-        avals = [jax.ShapeDtypeStruct(self.nodes[s].shape, self.dtype) for s in wire.sources]
-        return Wiring(wire, avals, known)
 
     @property
     def shardings(self) -> Mapping[int, NamedSharding]:

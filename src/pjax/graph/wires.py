@@ -514,3 +514,26 @@ def _counted(jaxpr: Any, edges: np.ndarray) -> list[int | np.ndarray] | None:
                 found[var] = found.get(var, 0) + part
     nothing = np.zeros(1, edges.dtype)
     return [condensed(found.get(v, nothing.reshape((1,) * v.aval.ndim))) for v in jaxpr.invars]
+
+
+def wirings(
+    wires: Mapping[tuple[int, int], Wire], shapes: Sequence[tuple[int, ...]], dtype: Any, known: Evaluator
+) -> dict[tuple[int, int], Wiring]:
+    """Those of wires that move, by node and input, given shapes of nodes and the type of displacements."""
+    avals = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    return {
+        place: Wiring(wire, [avals[s] for s in wire.sources], known)
+        for place, wire in wires.items()
+        if not wire.constant
+    }
+
+
+def leaving(
+    wirings: Mapping[tuple[int, int], Wiring], entering: Mapping[tuple[int, int], Any]
+) -> list[tuple[int, Any]]:
+    """The sources of wires, each with how many edges leave its scalars for that wire; see `Wiring.counts`."""
+    return [
+        pair
+        for place, wiring in wirings.items()
+        for pair in zip(wiring.wire.sources, wiring.counts(entering[place]), strict=True)
+    ]

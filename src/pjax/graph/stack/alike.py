@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pjax.graph import jaxprs
 from pjax.graph import wires as layout
 from pjax.graph.wires import Call, Expr, Memo
 
@@ -25,9 +26,9 @@ def places(members: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
 class Signatures(Memo[int]):
     """Numbers for expressions: the same number for the same value."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._numbers: dict[Any, int] = {}
+    @functools.cached_property
+    def _numbers(self) -> dict[Any, int]:
+        return {}
 
     def look(self, expr: Expr) -> int:
         return self._numbers.setdefault(self._key(expr), len(self._numbers))
@@ -41,8 +42,7 @@ class Signatures(Memo[int]):
             value = expr.literal
             if isinstance(value, jax.core.Tracer) or np.size(value) > 16:
                 return ("literal", id(value))
-            array = np.asarray(value)
-            return ("literal", array.shape, str(array.dtype), array.tobytes())
+            return ("literal", *jaxprs.freeze(np.asarray(value)))
         return ("call", expr.call.key, expr.index, tuple(self.found[id(arg)] for arg in expr.call.args))
 
 
