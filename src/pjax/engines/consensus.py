@@ -167,16 +167,13 @@ class Sweep:
             yield source, part if axis is not None else jnp.sum(part)
 
     def values(self, state: State) -> dict[int, jax.Array]:
-        """The displacements of all nodes that are read: the means of the edges that leave them."""
         return self._problem.widen({**state.value, **state.message})
 
     def parameters(self, state: State) -> dict[int, jax.Array]:
-        """Those of the parameters."""
         values = self.values(state)
         return {node.index: values[node.index] for node in self._problem.graph.parameters}
 
     def agreed(self, state: State, mean: Callable[[jax.Array], jax.Array]) -> State:
-        """The state with its parameters at a mean over groups."""
         known = {node.index for node in self._problem.graph.parameters}
         value, message = (
             {v: mean(x) if v in known else x for v, x in d.items()} for d in (state.value, state.message)

@@ -526,14 +526,9 @@ class Builder:
         if known is not None:
             return self.inline(branches[int(np.clip(known, 0, len(branches) - 1))], operands, wanted)
         results = [self.inline(branch, operands, wanted) for branch in branches]
-        places = np.arange(len(branches))
 
         def choose(which: jax.Array, *cases: jax.Array) -> jax.Array:
-            at = jnp.clip(which.astype(jnp.int32), 0, len(cases) - 1)
-            found = cases[0]
-            for i, case in zip(places[1:], cases[1:], strict=True):
-                found = jnp.where(at == i, case, found)
-            return found
+            return jax.lax.select_n(jnp.clip(which.astype(jnp.int32), 0, len(cases) - 1), *cases)
 
         outs: list[Expr | None] = []
         for column in zip(*results, strict=True):
