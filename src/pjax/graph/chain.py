@@ -163,11 +163,12 @@ class _Program(NamedTuple):
 
     def between(self, known: Iterable[Any], wanted: Sequence[Any]) -> jex.Jaxpr:
         """From some variables to others. Its inputs are what it reads, in the order in which it does."""
-        known, ahead, equations = set(known), {*filter(is_variable, wanted)}, []
+        known, equations = set(known), []
+        ahead = {*filter(is_variable, wanted)} - known
         for eqn in reversed(self.jaxpr.eqns):
-            if ahead.difference(known).intersection(eqn.outvars):
+            if ahead.intersection(eqn.outvars):
                 equations.append(eqn)
-                ahead.update(filter(is_variable, eqn.invars))
+                ahead |= {*filter(is_variable, eqn.invars)} - known
         equations.reverse()
         made = {v for eqn in equations for v in eqn.outvars} - known
         reads = [*(v for eqn in equations for v in eqn.invars), *wanted]
