@@ -214,7 +214,7 @@ def programs() -> list[dict[str, Any]]:
             state = iteration.start()
             for _ in range(self.steps_per_update):
                 state = iteration.step(state)
-            return iteration.parameters(state), iteration.neglected(state)
+            return iteration.parameters(state), state.neglected
 
     model, batch = network()
     rows: list[dict[str, Any]] = []

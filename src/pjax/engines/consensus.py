@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.devices import on_one_device
-from pjax.engines.extrapolation import Extrapolation
+from pjax.engines import extrapolation
 from pjax.engines.point import Problem, add
 from pjax.rules.base import Moves
 
@@ -29,7 +29,12 @@ class State(NamedTuple):
     value: dict[int, jax.Array]
     message: dict[int, jax.Array]
     squared: jax.Array
-    """The sum over all nodes of the squared moves of the last cycle."""
+    """The sum over all nodes of the squared moves of the last cycle, where measured."""
+
+    @property
+    def neglected(self) -> dict[int, jax.Array]:
+        """Nothing."""
+        return {}
 
 
 # In sets of more nodes than this inputs wait as well: that costs a copy, and saves more with each node.
@@ -76,11 +81,9 @@ def _given(x: jax.Array, places: list[int], number: int) -> jax.Array:
 class Sweep:
     """One cycle through the sets of a partition, again and again."""
 
-    def __init__(
-        self, problem: Problem, *, extrapolation: Extrapolation | None = None, measure: bool = False
-    ) -> None:
+    def __init__(self, problem: Problem, *, extrapolate: bool = False, measure: bool = False) -> None:
         self._problem = problem
-        self._extrapolation = extrapolation
+        self._extrapolate = extrapolate
         self._measure = measure
         graph, place = problem.graph, problem.partition.set_of()
         readers = [[place[r] for r, _ in pairs] for pairs in graph.readers]
@@ -102,7 +105,6 @@ class Sweep:
     def step(self, state: State) -> State:
         """Project onto each set in turn."""
         problem, state = self._problem.inside(state)
-        state = problem.widen(state)
         value = dict(state.value)
         message = {**state.value, **state.message}
         squared = jnp.zeros((), problem.dtype)
@@ -132,12 +134,12 @@ class Sweep:
                     reached = moves.reach(message[v]) if moves.reach else message[v] + moves.output
                     value[v] = message[v] = problem.placed(v, reached)
                 problem.send(v, moves.inputs, to=pulled)
-                if self._extrapolation:
+                if self._extrapolate:
                     for i in (i for i, total in enumerate(moves.inputs) if total is not None):
                         add(squares, self._squares(problem, v, i, moves))
             for s, mean in problem.means(pulled).items():
-                if self._extrapolation:
-                    mean = mean * self._extrapolation.factor(problem, s, mean, squares[s])
+                if self._extrapolate:
+                    mean = mean * extrapolation.factor(problem, s, mean, squares[s])
                 message[s] = message[s] + mean
         after = {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}
         return State(problem.kept(after[0]), problem.kept(after[1]), squared)
@@ -165,26 +167,15 @@ class Sweep:
             yield source, part if axis is not None else jnp.sum(part)
 
     def values(self, state: State) -> dict[int, jax.Array]:
-        """The displacements of all nodes that are read: the means of the edges that leave them."""
         return self._problem.widen({**state.value, **state.message})
 
     def parameters(self, state: State) -> dict[int, jax.Array]:
-        """Those of the parameters."""
         values = self.values(state)
         return {node.index: values[node.index] for node in self._problem.graph.parameters}
 
     def agreed(self, state: State, mean: Callable[[jax.Array], jax.Array]) -> State:
-        """The state with its parameters at a mean over groups."""
         known = {node.index for node in self._problem.graph.parameters}
         value, message = (
             {v: mean(x) if v in known else x for v, x in d.items()} for d in (state.value, state.message)
         )
         return State(value, message, state.squared)
-
-    def squared(self, state: State) -> jax.Array:
-        """The sum over all nodes of the squared moves of the last step, where measured."""
-        return state.squared
-
-    def neglected(self, state: State) -> dict[int, jax.Array]:  # noqa: ARG002 - one interface for all engines
-        """Nothing is neglected."""
-        return {}

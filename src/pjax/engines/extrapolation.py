@@ -11,8 +11,6 @@ as before. Networks are not convex: readers that contradict each other would mak
 it is at most the number of readers.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,33 +18,23 @@ import numpy as np
 from pjax.engines.point import Problem
 
 
-@dataclasses.dataclass(frozen=True)
-class Extrapolation:
-    """Which nodes go beyond the mean.
+def factor(problem: Problem, v: int, mean: jax.Array, squares: jax.Array) -> jax.Array | float:
+    """κ of a node that is read. An outer optimiser chooses the steps of parameters itself: theirs is 1.
 
     Args:
-        parameters: whether parameters are extrapolated, too. An outer optimiser chooses their steps itself.
+        problem: the problem.
+        v: the node.
+        mean: the mean of the moves of the edges that leave it.
+        squares: the sum of their squares; for a stack, that of each member: it has a factor of its own.
     """
-
-    parameters: bool
-
-    def factor(self, problem: Problem, v: int, mean: jax.Array, squares: jax.Array) -> jax.Array | float:
-        """κ of a node that is read.
-
-        Args:
-            problem: the problem.
-            v: the node.
-            mean: the mean of the moves of the edges that leave it.
-            squares: the sum of their squares; for a stack, that of each member: it has a factor of its own.
-        """
-        if problem.graph.nodes[v].is_parameter and not self.parameters:
-            return 1.0
-        known, axis = problem.counts[v], problem.graph.axis_of_members(v)
-        over = tuple(d for d in range(np.ndim(known)) if d != axis)
-        # Not left to the compiler where it follows from the program: it takes seconds for large arrays.
-        largest = jnp.max if isinstance(known, jax.Array) else np.max
-        most = largest(known, axis=over, initial=1)
-        below = problem.over_members(v, jnp.asarray(known, problem.dtype) * mean**2)
-        ratio = squares / jnp.where(below > 0, below, 1)
-        found = jnp.where(below > 0, jnp.clip(ratio, 1, most), 1)
-        return found if axis is None else jnp.expand_dims(found, [d for d in range(mean.ndim) if d != axis])
+    if problem.graph.nodes[v].is_parameter and problem.steered:
+        return 1.0
+    known, axis = problem.counts[v], problem.graph.axis_of_members(v)
+    over = tuple(d for d in range(np.ndim(known)) if d != axis)
+    # Not left to the compiler where it follows from the program: it takes seconds for large arrays.
+    largest = jnp.max if isinstance(known, jax.Array) else np.max
+    most = largest(known, axis=over, initial=1)
+    below = problem.over_members(v, jnp.asarray(known, problem.dtype) * mean**2)
+    ratio = squares / jnp.where(below > 0, below, 1)
+    found = jnp.where(below > 0, jnp.clip(ratio, 1, most), 1)
+    return found if axis is None else jnp.expand_dims(found, [d for d in range(mean.ndim) if d != axis])

@@ -7,7 +7,11 @@ import jax
 
 
 class Iteration(Protocol):
-    """A projection method on one problem. The state is a pytree; all methods are pure."""
+    """A projection method on one problem. All methods are pure.
+
+    The state is a pytree. It has the squared violation that the last step saw, summed over edges (`squared`),
+    and for each node with a history the largest term that it left out so far, relative (`neglected`).
+    """
 
     def start(self) -> Any:
         """The state at the forward evaluation."""
@@ -23,9 +27,3 @@ class Iteration(Protocol):
 
     def agreed(self, state: Any, mean: Callable[[jax.Array], jax.Array]) -> Any:
         """The state after an exchange between groups: its parameters are moved to their mean."""
-
-    def squared(self, state: Any) -> jax.Array:
-        """The squared violation that the last step saw, summed over edges."""
-
-    def neglected(self, state: Any) -> dict[int, jax.Array]:
-        """For each node that has a history, the largest term that it left out so far, relative."""

@@ -190,7 +190,7 @@ class Problem:
         return x if scale is None else x * scale
 
     def inside(self, state: S) -> tuple["Problem", S]:
-        """This problem inside a loop over states: what is cheap to compute is computed anew, not kept.
+        """This problem inside a loop, and the state, widened: what is cheap is computed anew, not kept.
 
         Only parameters, the outputs of contractions, and those that are small next to their inputs stay in
         memory from step to step. The barrier ties them to the state, so that a compiler does not move the
@@ -212,7 +212,7 @@ class Problem:
             values[v] = node.rule.forward(*evaluate.each(node.inputs))
         problem = copy.copy(self)
         problem.points, problem.inputs = problem._points_of(values), problem._inputs_of(evaluate)
-        return problem, state
+        return problem, self.widen(state)
 
     def narrow(self, x: S) -> S:
         """Arrays as they are kept from step to step."""
@@ -266,12 +266,8 @@ class Problem:
     @functools.cached_property
     def edge_counts(self) -> dict[tuple[int, int], int | np.ndarray]:
         """How many edges enter each slot of each input."""
-        return {
-            (n.index, i): n.rule.count(i)
-            for n in self.graph.nodes
-            if n.rule is not None
-            for i in range(len(n.wires))
-        }
+        places = ((n.index, n.rule, i) for n in self.graph.nodes for i in range(len(n.wires)))
+        return {(v, i): rule.count(i) for v, rule, i in places if rule is not None}
 
     @functools.cached_property
     def counts(self) -> dict[int, int | np.ndarray | jax.Array]:
@@ -344,13 +340,14 @@ class Problem:
             return float(counts.all()) if same else jnp.asarray(counts, self.dtype)
         scaled = [n for n in self.graph.targets if getattr(n.rule, "scale", None) is not None]
         every = [self._factors[n.index] for n in scaled if n.index in self._factors]
-        if all(map(_is_known, every)):
-            largest = max(float(np.max(np.abs(f), initial=0)) for f in every)
-            share = mine / largest if largest else np.zeros_like(mine)
-            share = np.where(np.abs(share - 1) < 1e-5, 1, share)
-            return float(share.flat[0]) if share.size and np.ptp(share) == 0 else jnp.asarray(share)
-        most = functools.reduce(jnp.maximum, (jnp.max(jnp.abs(jnp.asarray(f)), initial=0) for f in every))
-        return jnp.asarray(mine) / jnp.where(most > 0, most, 1)
+        known = all(map(_is_known, every))
+        xp: Any = np if known else jnp
+        most = functools.reduce(xp.maximum, (xp.max(xp.abs(f), initial=0) for f in every))
+        share = mine / xp.where(most > 0, most, xp.ones_like(most))
+        if not known:
+            return share
+        share = np.where(np.abs(share - 1) < 1e-5, 1, share)
+        return float(share.flat[0]) if share.size and np.ptp(share) == 0 else jnp.asarray(share)
 
     # --- Projections ---
 

@@ -16,7 +16,8 @@ first and to the last stage.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -162,13 +163,10 @@ class Stream:
     def _points(self, params: Parameters, velocity: Parameters | None) -> "_Points":
         """Where the parameters will be when a micro-batch leaves."""
         whole, mine = 2 * (self.stages - 1), self._mine
-
-        def layers(steps: jax.Array) -> Any:
-            return params.layers if velocity is None else _moving(params.layers, velocity.layers, steps)
-
-        def rest(steps: Any) -> Any:
-            return params.rest if velocity is None else _moving(params.rest, velocity.rest, steps)
-
+        rest, layers = (
+            functools.partial(_moving, tree, v)
+            for tree, v in zip(params, velocity or Parameters(None, None), strict=True)
+        )
         return _Points(rest, layers(whole - mine), layers(mine))
 
     def _step(self, at: "_Points", flight: Flight, micro: Any, new: jax.Array) -> tuple[Moved, Flight]:
@@ -287,16 +285,18 @@ class Stream:
 
     def _up(self, x: jax.Array) -> jax.Array:
         """What each stage gets from the one below."""
-        below = [(i, i + 1) for i in range(self.devices - 1)]
-        return jnp.concatenate([self._from(x[-1:], below), x[:-1]])
+        return jnp.concatenate([self._passed(x[-1:], 1), x[:-1]])
 
     def _down(self, x: jax.Array) -> jax.Array:
         """What each stage gets from the one above."""
-        above = [(i + 1, i) for i in range(self.devices - 1)]
-        return jnp.concatenate([x[1:], self._from(x[:1], above)])
+        return jnp.concatenate([x[1:], self._passed(x[:1], -1)])
 
-    def _from(self, x: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
-        return jnp.zeros_like(x) if self.axis is None else jax.lax.ppermute(x, self.axis, pairs)
+    def _passed(self, x: jax.Array, by: int) -> jax.Array:
+        """What comes from the device so many before; zeros where there is none."""
+        if self.axis is None:
+            return jnp.zeros_like(x)
+        pairs = [(i, i + by) for i in range(self.devices) if 0 <= i + by < self.devices]
+        return jax.lax.ppermute(x, self.axis, pairs)
 
 
 def _problem(
@@ -342,22 +342,21 @@ def _wide(x: Any) -> Any:
 
 
 def _moving(tree: Any, velocity: Any, steps: jax.Array | int) -> Any:
-    """Arrays some steps later; with a number of steps for each entry of their first axis, or for all."""
+    """Arrays some steps later, where it is known how they move.
 
-    def one(x: jax.Array, v: jax.Array) -> jax.Array:
-        times = jnp.reshape(steps, (*jnp.shape(steps), *(1 for _ in range(x.ndim - jnp.ndim(steps)))))
-        return x + (times * v).astype(x.dtype)
-
-    return jax.tree.map(one, tree, velocity)
+    With a number of steps for each entry of their first axis, or for all.
+    """
+    if velocity is None:
+        return tree
+    return jax.tree.map(lambda x, v: x + (_before(x, steps) * v).astype(x.dtype), tree, velocity)
 
 
 def _where(mask: jax.Array, tree: Any, scale: jax.Array | float = 1.0) -> Any:
     """Arrays over a scale where a mask for their first axes holds, and zero elsewhere."""
+    scale = jnp.broadcast_to(scale, jnp.shape(mask))
+    return jax.tree.map(lambda x: jnp.where(_before(x, mask), x / _before(x, scale), 0), tree)
 
-    def one(x: jax.Array) -> jax.Array:
-        wide = (*jnp.shape(mask), *(1 for _ in range(x.ndim - jnp.ndim(mask))))
-        return jnp.where(
-            jnp.reshape(mask, wide), x / jnp.broadcast_to(scale, jnp.shape(mask)).reshape(wide), 0
-        )
 
-    return jax.tree.map(one, tree)
+def _before(x: jax.Array, first: jax.Array | int) -> jax.Array:
+    """What there is for the first axes of an array, with axes for the others."""
+    return jnp.reshape(first, (*jnp.shape(first), *(1 for _ in range(x.ndim - jnp.ndim(first)))))

@@ -19,7 +19,7 @@ each loss counts. A loss that is used in another way is no target, but a functio
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import jax
@@ -52,7 +52,7 @@ _LONGEST = 48
 """Equations in one scalar function: what is longer is divided."""
 
 
-class _NoTargetError(Exception):
+class NoTargetError(Exception):
     """Losses are used in a way in which they are no targets: their equations."""
 
     def __init__(self, equations: set[int]) -> None:
@@ -60,90 +60,20 @@ class _NoTargetError(Exception):
         self.equations = equations
 
 
-def build_graph(
-    jaxpr: jex.Jaxpr,
-    names: Sequence[str],
-    outputs: int,
-    *,
-    keep_loops: bool = False,
-    losses: bool = True,
-    aux: bool = False,
-) -> Graph:
-    """The graph of a jaxpr whose inputs are parameters.
-
-    Its constants are those of the jaxpr, then those that `jaxprs.capturing` finds.
+class Builder:
+    """Collects nodes while it walks through a jaxpr.
 
     Args:
-        jaxpr: what was read.
-        names: of the parameters.
-        outputs: how many of the jaxpr's outputs, the first ones, are losses.
         keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
-        losses: whether the outputs are losses; otherwise values of which something will be asked.
-        aux: whether the other outputs are asked for, too. They move nothing.
+        plain: equations of losses that are no targets.
+        targets: whether it ends in losses, which may be spelt with other functions; otherwise in values of
+            which something will be asked.
     """
-    plain: set[int] = set()
-    while True:
-        try:
-            return _build(jaxpr, names, outputs, keep_loops, plain, losses, aux)
-        except _NoTargetError as found:
-            plain |= found.equations
 
-
-def _build(
-    jaxpr: jex.Jaxpr,
-    names: Sequence[str],
-    outputs: int,
-    keep_loops: bool,
-    plain: set[int],
-    losses: bool,
-    aux: bool,
-) -> Graph:
-    builder = Builder(keep_loops, plain, targets=losses)
-    constants = itertools.count()
-
-    def constant(var: Any) -> Expr:
-        return Expr(_aval(var).shape, _aval(var).dtype, constant=next(constants))
-
-    known = (*jaxpr.constvars, *jaxpr.invars[len(names) :])
-    env: dict[Any, Expr] = {var: constant(var) for var in known}
-    for inner in jaxprs.capturing(*jaxpr.eqns):
-        builder.captured[id(inner)] = [constant(var) for var in inner.jaxpr.constvars]
-    leaves = []
-    for name, var in zip(names, jaxpr.invars, strict=False):
-        node = builder.add(name, None, (), _aval(var).shape, _aval(var).dtype)
-        env[var] = node.output
-        leaves.append(node.index)
-    wanted = [i < outputs for i in range(len(jaxpr.outvars))]
-    every = builder.run(jaxpr, env, wanted, [aux and not want for want in wanted])
-    found = [out for out in every[:outputs] if out is not None]
-    beside = [_aside(out) for out in every[outputs:] if out is not None]
-    builder.refuse_missing()
-    if not losses:
-        return simplified(builder.nodes, leaves, found)
-    found = builder.as_losses(found)
-    if not any(out.after for out in found):
-        if builder.empty:
-            raise InputError(
-                f"{builder.empty} has no numbers: an empty batch has nothing to project. Skip it, or drop the"
-                " incomplete batch in the data loader"
-            )
-        raise GraphError(
-            "the function does not depend on its parameters: there is nothing to solve for. It should end in"
-            " a loss of them, such as pjax.cross_entropy(logits, labels), any scalar, or a value in a set,"
-            " pjax.constrain(output, set)"
-        )
-    return simplified(builder.nodes, leaves, found, beside)
-
-
-class Builder:
-    """Collects nodes while it walks through a jaxpr."""
-
-    def __init__(self, keep_loops: bool = False, plain: set[int] | None = None, targets: bool = True) -> None:
+    def __init__(self, keep_loops: bool = False, plain: Set[int] = frozenset(), targets: bool = True) -> None:
         self.keep_loops = keep_loops
         self.targets = targets
-        """Whether to look for losses that are spelt with other functions."""
-        self.plain = set() if plain is None else plain
-        """Equations of losses that are no targets."""
+        self.plain = plain
         self.nodes: list[Node] = []
         self.captured: dict[int, list[Expr]] = {}
         """What inner jaxprs captured, by their identity."""
@@ -153,6 +83,71 @@ class Builder:
         """The first equation without a single number."""
         self._origin: dict[int, int] = {}  # of targets: their equations
         self._made: dict[int, spelt.Made] = {}  # how values are made, by their identity
+
+    def graph(self, jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, aux: bool) -> Graph:
+        """The graph of a jaxpr whose inputs are parameters, and behind them constants.
+
+        Args:
+            jaxpr: what was read.
+            names: of the parameters.
+            outputs: how many of the jaxpr's outputs, the first ones, are those that the graph is for.
+            aux: whether the other outputs are asked for, too. They move nothing.
+        """
+        wanted = [i < outputs for i in range(len(jaxpr.outvars))]
+        leaves, every = self._outermost(jaxpr, names, wanted, [aux and not want for want in wanted])
+        found = [out for out in every[:outputs] if out is not None]
+        beside = [_aside(out) for out in every[outputs:] if out is not None]
+        if self.missing:
+            raise UnsupportedEquationError(
+                "no projection is known for these equations, which JAX cannot differentiate either:\n"
+                + "\n".join(self.missing)
+                + "\nCompute it from constants, hold it with"
+                " jax.lax.stop_gradient, or give it a rule: pjax.register_primitive"
+            )
+        if self.targets:
+            found = self._as_losses(found)
+            self._refuse_nothing(found)
+        return simplified(self.nodes, leaves, found, beside)
+
+    def _outermost(
+        self, jaxpr: jex.Jaxpr, names: Sequence[str], wanted: Sequence[bool], beside: Sequence[bool] = ()
+    ) -> tuple[list[int], list[Expr | None]]:
+        """The parameters among the inputs of a jaxpr, and its outputs; see `run`.
+
+        Its constants are its own, those that `jaxprs.capturing` finds, then the inputs behind the parameters.
+        """
+        numbers = itertools.count()
+
+        def constants(variables: Iterable[Any]) -> list[Expr]:
+            avals = map(_aval, variables)
+            return [Expr(aval.shape, aval.dtype, constant=next(numbers)) for aval in avals]
+
+        env = dict(zip(jaxpr.constvars, constants(jaxpr.constvars), strict=True))
+        for inner in jaxprs.capturing(*jaxpr.eqns):
+            self.captured[id(inner)] = constants(inner.jaxpr.constvars)
+        known = jaxpr.invars[len(names) :]
+        env |= zip(known, constants(known), strict=True)
+        leaves = []
+        for name, var in zip(names, jaxpr.invars, strict=False):
+            node = self.add(name, None, (), _aval(var).shape, _aval(var).dtype)
+            env[var] = node.output
+            leaves.append(node.index)
+        return leaves, self.run(jaxpr, env, wanted, beside)
+
+    def _refuse_nothing(self, losses: Sequence[Expr]) -> None:
+        """Refuse a function without a loss that depends on parameters."""
+        if any(out.after for out in losses):
+            return
+        if self.empty:
+            raise InputError(
+                f"{self.empty} has no numbers: an empty batch has nothing to project. Skip it, or drop the"
+                " incomplete batch in the data loader"
+            )
+        raise GraphError(
+            "the function does not depend on its parameters: there is nothing to solve for. It should end in"
+            " a loss of them, such as pjax.cross_entropy(logits, labels), any scalar, or a value in a set,"
+            " pjax.constrain(output, set)"
+        )
 
     # --- Nodes ---
 
@@ -202,7 +197,9 @@ class Builder:
 
         for eqn, results in live:
             # What is not there is an operand of which nothing that is wanted depends.
-            args = [read(v) if isinstance(v, jex.Literal) or v in env else _nothing(v) for v in eqn.invars]
+            args = [
+                read(v) if isinstance(v, jex.Literal) or v in env else _nothing(_aval(v)) for v in eqn.invars
+            ]
             if id(eqn) in moving:
                 outs = self.equation(eqn, args, moving[id(eqn)], results)
             else:
@@ -235,9 +232,10 @@ class Builder:
                 return _INNER[name](self, eqn, args, wanted)
         if name == "stop_gradient":
             return [layout.held(args[0])]
-        if not any(np.prod(_aval(v).shape) for v in eqn.outvars):  # nothing of anything
-            self.empty = self.empty or f"{name!r}{lines.at(eqn)}"
-            return [_nothing(v) for v in eqn.outvars]
+        moving = [a for a in args if a.depends]
+        if all(0 in a.shape for a in moving) or all(0 in _aval(v).shape for v in eqn.outvars):
+            self.empty = self.empty or f"{name!r}{lines.at(eqn)}"  # nothing of anything
+            return [_aside(out) if out.size else _nothing(out) for out in self.call(eqn, args)]
         if name in _SAME:
             return args
         if any(a.after for a in args):
@@ -302,10 +300,13 @@ class Builder:
     ) -> list[Expr | None]:
         """The results of an inner jaxpr."""
         jaxpr = jaxprs.opened(inner)
-        own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
-        captured = self.captured.get(id(inner)) or list(map(layout.literal, own))
-        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*captured, *args), strict=True))
+        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*self._captured(inner), *args), strict=True))
         return self.run(jaxpr, env, wanted, beside)
+
+    def _captured(self, inner: Any) -> list[Expr]:
+        """What an inner jaxpr captured."""
+        own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
+        return self.captured.get(id(inner)) or list(map(layout.literal, own))
 
     def _layout(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         entries = _entries(eqn, args[0])
@@ -355,24 +356,14 @@ class Builder:
         kind = _derivative_kind(fn, avals, len(form.bases))
         line = lines.user_line(eqn)
         if kind is None:
-            types = f"{', '.join(map(lines.describe, inputs))} -> {lines.results(eqn)}"
+            ends = inputs, map(_aval, eqn.outvars)
+            types = " -> ".join(", ".join(map(lines.describe, values)) for values in ends)
             inside = f" (of {lines.enclosing()})" if lines.enclosing() else ""
             self.missing[f"  {eqn.primitive.name!r}{inside}{lines.at(eqn)}: {types}"] = None
             return self.add("missing", None, (), aval.shape, aval.dtype).output
         function = Function(("form", equations.form_key(form)), eqn.primitive.name, fn)
         rule = (LinearMap if kind == "linear" else Joint)(function, len(form.bases))
         return self.operation(rule, *inputs, shape=aval.shape, dtype=aval.dtype, line=line)
-
-    def refuse_missing(self) -> None:
-        """Name all equations for which there is no rule."""
-        if not self.missing:
-            return
-        raise UnsupportedEquationError(
-            "no projection is known for these equations, which JAX cannot differentiate either:\n"
-            + "\n".join(self.missing)
-            + "\nCompute it from constants, hold it with"
-            " jax.lax.stop_gradient, or give it a rule: pjax.register_primitive"
-        )
 
     # --- Losses ---
 
@@ -393,7 +384,7 @@ class Builder:
                 data = None if positions is None else frozenset(positions) & frozenset(range(len(args)))
                 return self.call(eqn, lifted, data)
         sources = {s for a in args if a.after for s in layout.nodes_of(a)}
-        raise _NoTargetError({self._origin[s] for s in sources if s in self._origin})
+        raise NoTargetError({self._origin[s] for s in sources if s in self._origin})
 
     def _recognised(self, eqn: jex.JaxprEqn, out: Expr | None) -> Expr | None:
         """A value; where it is a cross-entropy, as one."""
@@ -418,7 +409,7 @@ class Builder:
         """A value as a loss of its own."""
         return self.target(Minimise(), [expr], None, expr.line)
 
-    def as_losses(self, outputs: list[Expr]) -> list[Expr]:
+    def _as_losses(self, outputs: list[Expr]) -> list[Expr]:
         """What a function returns, as losses: values in sets ask for that, any scalar is minimised."""
         asked: dict[int, Expr] = {}
         found: list[Expr] = []
@@ -461,14 +452,17 @@ class Builder:
         ys: list[list[Expr | None]] = []
         body = jaxprs.opened(p["jaxpr"])
         for t in reversed(steps) if p["reverse"] else steps:
-            now = [_nothing(v) if s is None else s for s, v in zip(state, body.invars[consts:], strict=False)]
+            now = [
+                _nothing(_aval(v)) if s is None else s
+                for s, v in zip(state, body.invars[consts:], strict=False)
+            ]
             outs = self.inline(p["jaxpr"], [*fixed, *now, *(layout.index(x, t) for x in xs)], live)
             state = outs[:carry]
             ys.append(outs[carry:])
         if p["reverse"]:
             ys.reverse()
         if not ys:  # no steps at all
-            return [*state, *map(_nothing, eqn.outvars[carry:])]
+            return [*state, *(_nothing(_aval(v)) for v in eqn.outvars[carry:])]
         stacks = [
             layout.stack(*(y for y in column if y is not None)) if column[0] is not None else None
             for column in zip(*ys, strict=True)
@@ -488,34 +482,23 @@ class Builder:
         ]
         if not length or not all(_is_real(a.dtype) for a in (*avals, *states)):
             return None
-        builder, numbers = Builder(keep_loops=True, targets=False), itertools.count()
-        own = inner.consts if isinstance(inner, jex.ClosedJaxpr) else ()
-        env = dict(zip(body.constvars, self.captured.get(id(inner)) or map(layout.literal, own), strict=True))
-        # What is captured further inside is fixed, too.
-        deeper = [x for x in jaxprs.capturing(*body.eqns) if id(x) in self.captured]
-        captured = [expr for x in deeper for expr in self.captured[id(x)]]
-        extra = [*(e for e in env.values() if e.constant is not None), *captured]
-        of_extra = {id(e): Expr(e.shape, e.dtype, constant=next(numbers)) for e in extra}
-        env = {var: of_extra.get(id(e), e) for var, e in env.items()}
-        for x in deeper:
-            builder.captured[id(x)] = [of_extra[id(e)] for e in self.captured[id(x)]]
         needs = jaxprs.needed_inputs(body, live)
         kept = [
             i for i, need in enumerate(needs) if need or (consts <= i < consts + carry and live[i - consts])
         ]
         is_leaf = [args[i].depends or consts <= i < consts + carry for i in kept]
-        leaves = []
-        for i, leaf in zip(kept, is_leaf, strict=True):
-            var = body.invars[i]
-            if leaf:
-                leaves.append(builder.add(f"input_{i}", None, (), _aval(var).shape, _aval(var).dtype).index)
-                env[var] = builder.nodes[-1].output
-            else:
-                env[var] = Expr(_aval(var).shape, _aval(var).dtype, constant=next(numbers))
-        outs = builder.run(body, env, live)
+        leaf, known = (
+            [i for i, is_one in zip(kept, is_leaf, strict=True) if is_one is k] for k in (True, False)
+        )
+        inputs = [body.invars[i] for i in (*leaf, *known)]
+        only = jex.Jaxpr(body.constvars, inputs, body.outvars, body.eqns, debug_info=body.debug_info)
+        builder = Builder(keep_loops=True, targets=False)
+        leaves, outs = builder._outermost(only, [f"input_{i}" for i in leaf], live)
         if any(node.is_target for node in builder.nodes):
             return None
         self.missing.update(builder.missing)
+        # What is captured, also further inside, is fixed.
+        extra = [e for x in (inner, *jaxprs.capturing(*body.eqns)) for e in self._captured(x)]
         # The results in the types of the scan; what does not move with a parameter is a constant of the body.
         outputs = [out for out in outs if out is not None]
         rule = Scan(
@@ -527,11 +510,13 @@ class Builder:
             (*(False for _ in extra), *is_leaf),
             tuple((tuple(a.shape), a.dtype) for a in avals),
         )
-        line = lines.user_line(eqn)
-        inputs = [*extra, *(args[i] for i in kept)]
-        flat = self.operation(rule, *inputs, shape=(rule.size,), dtype=rule.dtype, line=line)
-        places = itertools.count()
-        return [layout.apply("slice", rule.result(next(places)), flat) if want else None for want in live]
+        given, line = [*extra, *(args[i] for i in kept)], lines.user_line(eqn)
+        flat = self.operation(rule, *given, shape=(rule.size,), dtype=rule.dtype, line=line)
+        results = iter(
+            layout.apply("slice", rule.result(i), flat, key=("result", rule, i), shape=shape)
+            for i, (shape, _) in enumerate(rule.outputs)
+        )
+        return [next(results) if want else None for want in live]
 
     def _cond(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
         """All branches; what was not taken is not read."""
@@ -541,14 +526,9 @@ class Builder:
         if known is not None:
             return self.inline(branches[int(np.clip(known, 0, len(branches) - 1))], operands, wanted)
         results = [self.inline(branch, operands, wanted) for branch in branches]
-        places = np.arange(len(branches))
 
         def choose(which: jax.Array, *cases: jax.Array) -> jax.Array:
-            at = jnp.clip(which.astype(jnp.int32), 0, len(cases) - 1)
-            found = cases[0]
-            for i, case in zip(places[1:], cases[1:], strict=True):
-                found = jnp.where(at == i, case, found)
-            return found
+            return jax.lax.select_n(jnp.clip(which.astype(jnp.int32), 0, len(cases) - 1), *cases)
 
         outs: list[Expr | None] = []
         for column in zip(*results, strict=True):
@@ -558,11 +538,9 @@ class Builder:
                 continue
             if any(case.after for case in cases):
                 cases = [self._lifted(c) if c.depends and not c.after else c for c in cases]
-            out = layout.apply("select_n", choose, index, *cases, key=("choose", len(cases)))
-            assert out.call is not None
-            call = dataclasses.replace(out.call, data=frozenset(range(1, len(cases) + 1)))
-            depends = any(case.depends for case in cases) and _is_real(out.dtype)
-            outs.append(dataclasses.replace(out, call=call, depends=depends))
+            key, data = ("choose", len(cases)), range(1, len(cases) + 1)
+            out = layout.apply("select_n", choose, index, *cases, key=key, data=data)
+            outs.append(dataclasses.replace(out, depends=out.depends and _is_real(out.dtype)))
         return outs
 
     def _while(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
@@ -605,12 +583,11 @@ def _aside(expr: Expr) -> Expr:
     return dataclasses.replace(layout.held(expr), after=False) if expr.depends or expr.after else expr
 
 
-def _nothing(var: Any) -> Expr:
+def _nothing(of: Any) -> Expr:
     """Zeros in the place of a value that nobody reads."""
-    dtype = _aval(var).dtype
-    if not isinstance(dtype, np.dtype):  # a key
-        return Expr(_aval(var).shape, dtype, literal=None)
-    return layout.literal(np.zeros(_aval(var).shape, dtype))
+    if not isinstance(of.dtype, np.dtype):  # a key
+        return Expr(of.shape, of.dtype, literal=None)
+    return layout.literal(np.zeros(of.shape, of.dtype))
 
 
 def _entries(eqn: jex.JaxprEqn, array: Expr) -> list[Expr] | None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from pjax.errors import InputError
 from pjax.graph import jaxprs
+from pjax.graph.jaxprs import is_variable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,42 +148,37 @@ class _Program(NamedTuple):
 
     parameters: Any
     """The tree of the parameters."""
-    invars: tuple[Any, ...]
-    """Parameters, then arrays of the batch."""
+    jaxpr: jex.Jaxpr
+    """Its inputs are the parameters, then the arrays of the batch."""
     constants: Mapping[Any, Any]
-    equations: tuple[jex.JaxprEqn, ...]
-    outputs: tuple[Any, ...]
     depends: Mapping[Any, tuple[bool, bool]]
     """Of each variable, whether it depends on parameters, and whether on the batch."""
 
     @property
-    def leaves(self) -> tuple[Any, ...]:
-        return self.invars[: self.parameters.num_leaves]
+    def leaves(self) -> list[Any]:
+        return self.jaxpr.invars[: self.parameters.num_leaves]
 
     def on(self, var: Any) -> tuple[bool, bool]:
         return (False, False) if isinstance(var, jex.Literal) else self.depends.get(var, (False, False))
 
-    def needed(self, wanted: Iterable[Any], known: Iterable[Any]) -> list[jex.JaxprEqn]:
-        """The equations from some variables to others."""
-        known, wanted, found = set(known), set(_variables(wanted)), []
-        wanted -= known
-        for eqn in reversed(self.equations):
-            if wanted.intersection(eqn.outvars):
-                found.append(eqn)
-                wanted.update(set(_variables(eqn.invars)) - known)
-        return found[::-1]
+    def between(self, known: Iterable[Any], wanted: Sequence[Any]) -> jex.Jaxpr:
+        """From some variables to others. Its inputs are what it reads, in the order in which it does."""
+        known, equations = set(known), []
+        ahead = {*filter(is_variable, wanted)} - known
+        for eqn in reversed(self.jaxpr.eqns):
+            if ahead.intersection(eqn.outvars):
+                equations.append(eqn)
+                ahead |= {*filter(is_variable, eqn.invars)} - known
+        equations.reverse()
+        made = {v for eqn in equations for v in eqn.outvars} - known
+        reads = [*(v for eqn in equations for v in eqn.invars), *wanted]
+        inputs = [v for v in dict.fromkeys(filter(is_variable, reads)) if v not in made]
+        return jex.Jaxpr((), inputs, wanted, equations, debug_info=self.jaxpr.debug_info)
 
     def evaluate(self, wanted: Sequence[Any], known: Mapping[Any, Any]) -> list[Any]:
         """The values of some variables, given those of others."""
-        values = {**self.constants, **known}
-
-        def value(var: Any) -> Any:
-            return var.val if isinstance(var, jex.Literal) else values[var]
-
-        for eqn in self.needed(wanted, known):
-            found = jaxprs.bind(eqn, *map(value, eqn.invars))
-            values.update((v, x) for v, x in zip(eqn.outvars, found, strict=True) if v not in known)
-        return [value(var) for var in wanted]
+        between, values = self.between(known, wanted), {**self.constants, **known}
+        return jaxprs.evaluate(between, (), [values[v] for v in between.invars], {})
 
     def given(self, rest: Sequence[Any], own: Iterable[int], batch: Any = None) -> dict[Any, Any]:
         """The variables of parameters that belong to no layer, and of the batch, with their values."""
@@ -190,7 +186,7 @@ class _Program(NamedTuple):
         others = [var for i, var in enumerate(self.leaves) if i not in taken]
         known = dict(zip(others, rest, strict=True))
         if batch is not None:
-            known |= zip(self.invars[self.parameters.num_leaves :], jax.tree.leaves(batch), strict=True)
+            known |= zip(self.jaxpr.invars[self.parameters.num_leaves :], jax.tree.leaves(batch), strict=True)
         return known
 
 
@@ -198,37 +194,24 @@ def _aval(var: Any) -> Any:
     return var.aval
 
 
-def _variables(variables: Iterable[Any]) -> Iterable[Any]:
-    return (v for v in variables if not isinstance(v, jex.Literal))
-
-
 def _program(fn: Callable[[Any, Any], Any], params: Any, batch: Any) -> _Program:
-    flat, tree = jax.tree.flatten((params, batch))
-
-    def plain(*leaves: Any) -> list[Any]:
-        return jax.tree.leaves(fn(*jax.tree.unflatten(tree, leaves)))
-
-    closed = jax.make_jaxpr(plain)(*flat)
-    # Once more, without functions inside of functions.
-    closed = jax.make_jaxpr(lambda *leaves: jaxprs.evaluate(closed.jaxpr, closed.consts, leaves, {}))(*flat)
-    jaxpr = closed.jaxpr
+    leaves, tree = jax.tree.flatten((params, batch))
+    closed = jaxprs.flat(lambda *leaves: jax.tree.leaves(fn(*jax.tree.unflatten(tree, leaves))), *leaves)
     parameters: Any = jax.tree.structure(params)
-    depends = {v: (i < parameters.num_leaves, i >= parameters.num_leaves) for i, v in enumerate(jaxpr.invars)}
+    number, jaxpr = parameters.num_leaves, closed.jaxpr
+    depends = {v: (i < number, i >= number) for i, v in enumerate(jaxpr.invars)}
     for eqn in jaxpr.eqns:
-        on = [depends.get(v, (False, False)) for v in _variables(eqn.invars)]
+        on = [depends.get(v, (False, False)) for v in filter(is_variable, eqn.invars)]
         depends |= dict.fromkeys(eqn.outvars, (any(p for p, _ in on), any(b for _, b in on)))
-    constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    return _Program(
-        parameters, tuple(jaxpr.invars), constants, tuple(jaxpr.eqns), tuple(jaxpr.outvars), depends
-    )
+    return _Program(parameters, jaxpr, dict(zip(jaxpr.constvars, closed.consts, strict=True)), depends)
 
 
 def _from_scan(program: _Program) -> Chain | None:
     """The steps of the longest scan through which batch and parameters go, as layers."""
-    used = program.needed(program.outputs, program.invars)
+    used = program.between((), program.jaxpr.outvars)
     scans = [
         eqn
-        for eqn in used
+        for eqn in used.eqns
         if eqn.primitive.name == "scan"
         and eqn.params["length"] > 1
         and any(all(program.on(v)) for v in eqn.outvars)
@@ -239,46 +222,42 @@ def _from_scan(program: _Program) -> Chain | None:
     length, reverse = scan.params["length"], scan.params["reverse"]
     fixed, carry = jaxprs.scan_counts(scan)
     step = jaxprs.function(scan.params["jaxpr"], {})
+    start, rows = scan.invars[fixed : fixed + carry], scan.invars[fixed + carry :]
     places = {var: i for i, var in enumerate(program.leaves)}
-    reads = [v for eqn in used for v in _variables(eqn.invars)] + list(_variables(program.outputs))
-    own = [v for v in scan.invars[fixed + carry :] if v in places and reads.count(v) == 1]
-    own_places = tuple((places[v],) for v in own)
-    taken = [i for (i,) in own_places]
-    others = [v for v in (*scan.invars[:fixed], *scan.invars[fixed + carry :]) if v not in own]
-    carried = [v for v in others if program.on(v)[1]]  # what comes from the batch goes along
-    shared = [v for v in others if not program.on(v)[1]]  # what does not is found again
-    rows = {id(v) for v in scan.invars[fixed + carry :]}
+    reads = [v for vs in (*(eqn.invars for eqn in used.eqns), used.outvars) for v in filter(is_variable, vs)]
+    own = [v for v in rows if v in places and reads.count(v) == 1]
+    taken = [places[v] for v in own]
+    others = [*scan.invars[:fixed], *(v for v in rows if v not in own)]
+    along = [v for v in others if program.on(v)[1]]  # what comes from the batch; the rest is found again
 
     def first(rest: Any, batch: Any) -> Any:
-        start = scan.invars[fixed : fixed + carry]
-        values = program.evaluate([*start, *carried], program.given(rest, taken, batch))
+        values = program.evaluate([*start, *along], program.given(rest, taken, batch))
         state = [jnp.asarray(x, _aval(v).dtype) for x, v in zip(values, start, strict=False)]
         outs = [jnp.zeros(_aval(v).shape, _aval(v).dtype) for v in scan.outvars[carry:]]
         return jnp.zeros((), jnp.int32), state, values[carry:], outs
 
     def layer(rest: Any, layers: Any, wires: Any) -> Any:
-        number, state, along, outs = wires
+        number, state, carried, outs = wires
         at = length - 1 - number if reverse else number
-        values = dict(zip(map(id, carried), along, strict=True))
-        values |= zip(map(id, shared), program.evaluate(shared, program.given(rest, taken)), strict=True)
-        values = {
-            v: jax.lax.dynamic_index_in_dim(x, at, 0, False) if v in rows else x for v, x in values.items()
-        }
-        values |= zip(map(id, own), layers, strict=True)
-        given = [*(values[id(v)] for v in scan.invars[:fixed]), *state]
-        found = step(*given, *(values[id(v)] for v in scan.invars[fixed + carry :]))
+        known = program.given(rest, taken) | dict(zip(along, carried, strict=True))
+        values = program.evaluate(others, known)
+        mine, arrays = dict(zip(own, layers, strict=True)), iter(values[fixed:])
+        now = [
+            mine[v] if v in mine else jax.lax.dynamic_index_in_dim(next(arrays), at, 0, False) for v in rows
+        ]
+        found = step(*values[:fixed], *state, *now)
         outs = [
             jax.lax.dynamic_update_index_in_dim(ys, y, at, 0)
             for ys, y in zip(outs, found[carry:], strict=True)
         ]
-        return number + 1, found[:carry], along, outs
+        return number + 1, found[:carry], carried, outs
 
     def last(rest: Any, wires: Any, batch: Any) -> Any:
         _, state, _, outs = wires
         known = program.given(rest, taken, batch) | dict(zip(scan.outvars, [*state, *outs], strict=True))
-        return program.evaluate(program.outputs, known)
+        return program.evaluate(program.jaxpr.outvars, known)
 
-    return _Found(first, layer, last, length, program, own_places)
+    return _Found(first, layer, last, length, program, tuple((i,) for i in taken))
 
 
 def _from_blocks(program: _Program) -> Chain | None:
@@ -296,43 +275,42 @@ def _from_blocks(program: _Program) -> Chain | None:
     if not best:
         return None
     cuts = wires[start : start + best + 1 : period]
-    slots = list(zip(*(_parameters_between(program, a, b) for a, b in itertools.pairwise(cuts)), strict=True))
     places = {var: i for i, var in enumerate(program.leaves)}
-    varying = [k for k, slot in enumerate(slots) if len(set(slot)) > 1]
-    own = tuple(tuple(places[v] for v in slots[k]) for k in varying)
-    taken = [i for group in own for i in group]
-    ends = program.needed([cuts[0]], program.invars) + program.needed(
-        program.outputs, [*program.invars, cuts[-1]]
-    )
-    elsewhere = {places[v] for eqn in ends for v in _variables(eqn.invars) if v in places}
-    if len(set(taken)) != len(taken) or elsewhere & set(taken) or not _alike(cuts):
+
+    def parameters(known: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+        """Those that are read from some variables to others."""
+        return [v for v in program.between(known, wanted).invars if v in places]
+
+    slots = list(zip(*(parameters([a], [b]) for a, b in itertools.pairwise(cuts)), strict=True))
+    varying = [slot for slot in slots if len(set(slot)) > 1]
+    taken = [places[v] for slot in varying for v in slot]
+    ends = parameters([], cuts[:1]) + parameters(cuts[-1:], program.jaxpr.outvars)
+    shapes = {(_aval(v).shape, _aval(v).dtype) for v in cuts}
+    if len(set(taken)) != len(taken) or {places[v] for v in ends} & set(taken) or len(shapes) > 1:
         return None
 
     def first(rest: Any, batch: Any) -> Any:
-        return program.evaluate([cuts[0]], program.given(rest, taken, batch))[0]
+        return program.evaluate(cuts[:1], program.given(rest, taken, batch))[0]
 
     def layer(rest: Any, layers: Any, wire: Any) -> Any:
-        mine = {slots[k][0]: leaf for k, leaf in zip(varying, layers, strict=True)}
-        return program.evaluate([cuts[1]], {**program.given(rest, taken), **mine, cuts[0]: wire})[0]
+        mine = {slot[0]: leaf for slot, leaf in zip(varying, layers, strict=True)}
+        return program.evaluate(cuts[1:2], {**program.given(rest, taken), **mine, cuts[0]: wire})[0]
 
     def last(rest: Any, wire: Any, batch: Any) -> Any:
-        return program.evaluate(program.outputs, {**program.given(rest, taken, batch), cuts[-1]: wire})
+        return program.evaluate(program.jaxpr.outvars, {**program.given(rest, taken, batch), cuts[-1]: wire})
 
+    own = tuple(tuple(places[v] for v in slot) for slot in varying)
     return _Found(first, layer, last, len(cuts) - 1, program, own)
-
-
-def _alike(wires: Sequence[Any]) -> bool:
-    return len({(_aval(v).shape, _aval(v).dtype) for v in wires}) == 1
 
 
 def _cuts(program: _Program) -> list[Any]:
     """The variables through which all passes that depends on both parameters and the batch."""
-    equations = program.needed(program.outputs, program.invars)
-    last_read = {v: i for i, eqn in enumerate(equations) for v in _variables(eqn.invars)}
-    last_read |= dict.fromkeys(_variables(program.outputs), len(equations))
+    used = program.between((), program.jaxpr.outvars)
+    last_read = {v: i for i, eqn in enumerate(used.eqns) for v in filter(is_variable, eqn.invars)}
+    last_read |= dict.fromkeys(filter(is_variable, used.outvars), len(used.eqns))
     crossing: set[Any] = set()
     found: list[Any] = []
-    for i, eqn in enumerate(equations):
+    for i, eqn in enumerate(used.eqns):
         crossing |= {v for v in eqn.outvars if all(program.on(v)) and last_read.get(v, -1) > i}
         crossing = {v for v in crossing if last_read[v] > i}
         if len(crossing) == 1 and crossing != set(found[-1:]):
@@ -340,34 +318,10 @@ def _cuts(program: _Program) -> list[Any]:
     return found
 
 
-def _parameters_between(program: _Program, a: Any, b: Any) -> list[Any]:
-    """The parameters that are read between two wires, in the order in which they are."""
-    leaves = set(program.leaves)
-    read = (v for eqn in program.needed([b], [a]) for v in _variables(eqn.invars))
-    return list(dict.fromkeys(v for v in read if v in leaves))
-
-
 def _block_key(program: _Program, a: Any, b: Any) -> Any:
     """The same for blocks of equations that do the same; one of its own where they read the batch."""
-    leaves = set(program.leaves)
-    numbers: dict[Any, int] = {a: 0}
-
-    def name(var: Any) -> Any:
-        if isinstance(var, jex.Literal):
-            return ("literal", jaxprs.freeze(var.val), str(var.aval))
-        kind = "parameter" if var in leaves else "constant" if var in program.constants else "value"
-        return (kind, var if kind == "constant" else numbers.setdefault(var, len(numbers)), str(var.aval))
-
-    equations = program.needed([b], [a])
-    if any(
-        v != a and program.on(v)[1] and not program.on(v)[0] for e in equations for v in _variables(e.invars)
-    ):
+    block, leaves = program.between([a], [b]), set(program.leaves)
+    if any(v != a and program.on(v) == (False, True) for v in block.invars):
         return object()
-    return (
-        name(a)[2],
-        tuple(
-            (e.primitive.name, tuple(map(name, e.invars)), jaxprs.params_key(e), tuple(map(name, e.outvars)))
-            for e in equations
-        ),
-        name(b),
-    )
+    kinds = tuple("wire" if v == a else "parameter" if v in leaves else v for v in block.invars)
+    return jaxprs.jaxpr_key(block), kinds

@@ -4,7 +4,6 @@ An equation that is linear, or smooth, needs no entry here to be projected: see 
 that are here have a rule of their own, or are written by others that have.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -394,21 +393,11 @@ def _top_k(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr
 
 def _taken(expr: Expr, places: Expr, axis: int) -> Expr:
     """Numbers at places along an axis that are held."""
-    return _steered(
-        "gather",
-        lambda x, at: jnp.take_along_axis(x, at, axis, mode="clip"),
-        expr,
-        places,
-        key=("take", axis),
-    )
 
+    def take(x: jax.Array, at: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(x, at, axis, mode="clip")
 
-def _steered(name: str, fn: Callable[..., jax.Array], *args: Expr, key: Any, data: int = 1) -> Expr:
-    """A layout whose last arguments say where numbers go: all but the first ``data``."""
-    made = layout.apply(name, fn, *args, key=key)
-    assert made.call is not None
-    call = dataclasses.replace(made.call, data=frozenset(range(data)))
-    return dataclasses.replace(made, call=call, depends=any(a.depends for a in args[:data]))
+    return layout.apply("gather", take, expr, places, key=("take", axis), data=(0,))
 
 
 def _cumulative_extremum(sign: int) -> Reading:
@@ -465,7 +454,7 @@ def _scatter(kind: str) -> Reading:
         x, indices, updates = args
         key = ("scatter", kind, jaxprs.params_key(eqn))
         names = layout.held(layout.apply("scatter", source, x, indices, updates, key=("source", key)))
-        return [_steered("scatter", moved, x, updates, names, key=("moved", key), data=2)]
+        return [layout.apply("scatter", moved, x, updates, names, key=("moved", key), data=(0, 1))]
 
     return reading
 
@@ -485,29 +474,29 @@ def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
 # --- Functions of several values ----------------------------------------------------------------------------
 
 
-def _power(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
-    """x^y of two values that move: exp(y log x)."""
-    return builder.traced(lambda x, y: jnp.exp(y * jnp.log(x)), args)
+def _written(fn: Callable[..., jax.Array]) -> Reading:
+    """As a function of the equation's operands that is written with others; it also gets the parameters."""
+
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        return builder.traced(functools.partial(fn, **eqn.params), args)
+
+    return reading
 
 
-def _cumulative_product(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-    axis, reverse = eqn.params["axis"], eqn.params["reverse"]
-    return builder.traced(lambda x: lax.associative_scan(jnp.multiply, x, axis=axis, reverse=reverse), args)
+def _power(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Of two values that move."""
+    return jnp.exp(y * jnp.log(x))
 
 
-def _product(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+def _product(x: jax.Array, *, axes: tuple[int, ...], **_: Any) -> jax.Array:
     """Halves by halves."""
-
-    def product(x: jax.Array) -> jax.Array:
-        axes = tuple(eqn.params["axes"])
-        x = jnp.moveaxis(x, axes, range(len(axes))).reshape(-1, *out(eqn)["shape"])
-        while len(x) > 1:
-            half = len(x) // 2
-            both = x[:half] * x[half : 2 * half]
-            x = jnp.concatenate([both, x[2 * half :]]) if len(x) % 2 else both
-        return x[0] if len(x) else jnp.ones(x.shape[1:], x.dtype)
-
-    return builder.traced(product, args)
+    rest = [size for d, size in enumerate(x.shape) if d not in axes]
+    x = jnp.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest)
+    while len(x) > 1:
+        half = len(x) // 2
+        both = x[:half] * x[half : 2 * half]
+        x = jnp.concatenate([both, x[2 * half :]]) if len(x) % 2 else both
+    return x[0] if len(x) else jnp.ones(x.shape[1:], x.dtype)
 
 
 # --- Rules of pjax ------------------------------------------------------------------------------------------
@@ -545,7 +534,7 @@ EQUATIONS: dict[str, Reading] = {
     "psum_invariant": _reduce_sum,
     "mul": _multiply,
     "div": _divide,
-    "pow": _power,
+    "pow": _written(_power),
     "dot_general": _dot_general,
     "conv_general_dilated": _convolution,
     "max": _extremum(1),
@@ -560,8 +549,8 @@ EQUATIONS: dict[str, Reading] = {
     "top_k": _top_k,
     "cummax": _cumulative_extremum(1),
     "cummin": _cumulative_extremum(-1),
-    "cumprod": _cumulative_product,
-    "reduce_prod": _product,
+    "cumprod": _written(functools.partial(lax.associative_scan, jnp.multiply)),
+    "reduce_prod": _written(_product),
     "scatter": _scatter("set"),
     "scatter-add": _scatter_add,
     "scatter-max": _scatter("max"),

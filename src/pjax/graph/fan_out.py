@@ -4,16 +4,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from pjax.graph import wires
 from pjax.graph.nodes import Graph, Node
-from pjax.graph.wires import UNIFORM, Evaluator, Wiring
+from pjax.graph.wires import Evaluator, evenly_read
 
 
 def entering(node: Node, i: int) -> int:
-    """The number of edges of an input; labels have none."""
-    return 0 if node.rule is None or i >= len(node.wires) else node.rule.entering(i, node.inputs[i].shape)
+    """The number of edges of an input."""
+    return 0 if node.rule is None else node.rule.entering(i, node.inputs[i].shape)
 
 
 def each(node: Node, i: int) -> int | np.ndarray:
@@ -25,19 +25,12 @@ def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, 
     """For each source of an input, the number of edges from each of its numbers to there.
 
     One number where it is the same for all; an array need not have all axes in full.
-
-    Args:
-        graph: that of the node.
-        node: the reader.
-        i: which of its inputs.
-        known: knows the constants, which may say what is read.
     """
     if i >= len(node.wires) or node.inputs[i].constant:
         return {}
-    wire = node.inputs[i]
-    avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
-    counts = Wiring(wire, avals, known).counts(each(node, i))
-    return dict(zip(wire.sources, counts, strict=True))
+    place = node.index, i
+    found = wires.wirings({place: node.inputs[i]}, [n.shape for n in graph.nodes], graph.dtype, known)
+    return dict(wires.leaving(found, {place: each(node, i)}))
 
 
 def of_constant(node: Node, i: int) -> Any:
@@ -45,13 +38,9 @@ def of_constant(node: Node, i: int) -> Any:
 
     One number where it is the same for all; an array need not have all axes in full.
     """
-    slots = each(node, i)
-    expr = whole = node.inputs[i].expr
-    while expr.call is not None and expr.call.name in UNIFORM and len(expr.call.args) == 1:
-        expr = expr.call.args[0]
-    if expr.constant is None or not expr.size or whole.size % expr.size:
+    slots, (source, times) = each(node, i), evenly_read(node.inputs[i].expr)
+    if source.constant is None or not source.size:
         return None
-    times = whole.size // expr.size
     return slots * times if isinstance(slots, int) else slots if times == 1 else None
 
 

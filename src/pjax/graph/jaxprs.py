@@ -76,38 +76,40 @@ def capturing(*equations: jex.JaxprEqn) -> list[Any]:
 # --- What is needed ---------------------------------------------------------------------------------------
 
 
-def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, list[bool]]]:
-    """The equations that some outputs need, each with which of its results are needed."""
-    needed = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and _is_variable(v)}
+def _needed(
+    jaxpr: jex.Jaxpr, wanted: Sequence[bool]
+) -> tuple[list[tuple[jex.JaxprEqn, list[bool]]], set[Any]]:
+    """The equations that some outputs need, each with which of its results are needed, and all variables."""
+    needed = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and is_variable(v)}
     kept = []
     for eqn in reversed(jaxpr.eqns):
         results = [v in needed for v in eqn.outvars]
         if any(results):
             kept.append((eqn, results))
             needed.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
-    return kept[::-1]
+    return kept[::-1], needed
 
 
-def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
-    """Which of its operands an equation needs for some of its results."""
-    variables = [_is_variable(v) for v in eqn.invars]
-    if eqn.primitive.name in WRAPPERS:
-        inner = opened(wrapped(eqn))
-        if len(inner.invars) == len(eqn.invars):
-            return [a and b for a, b in zip(variables, needed_inputs(inner, wanted), strict=True)]
-    if eqn.primitive.name == "scan":
-        body = opened(eqn.params["jaxpr"])
-        found = needed_inputs(body, live_in_scan(eqn, wanted))
-        return [a and b for a, b in zip(variables, found, strict=True)]
-    return variables
+def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, list[bool]]]:
+    """The equations that some outputs need, each with which of its results are needed."""
+    return _needed(jaxpr, wanted)[0]
 
 
 def needed_inputs(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[bool]:
     """Which inputs of a jaxpr some of its outputs need."""
-    used = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and _is_variable(v)}
-    for eqn, results in live(jaxpr, wanted):
-        used.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
-    return [v in used for v in jaxpr.invars]
+    needed = _needed(jaxpr, wanted)[1]
+    return [v in needed for v in jaxpr.invars]
+
+
+def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
+    """Which of its operands an equation needs for some of its results."""
+    needs = [True] * len(eqn.invars)
+    if eqn.primitive.name == "scan":
+        needs = needed_inputs(opened(eqn.params["jaxpr"]), live_in_scan(eqn, wanted))
+    elif eqn.primitive.name in WRAPPERS:
+        found = needed_inputs(opened(wrapped(eqn)), wanted)
+        needs = found if len(found) == len(needs) else needs
+    return [is_variable(v) and need for v, need in zip(eqn.invars, needs, strict=True)]
 
 
 def live_in_scan(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
@@ -135,7 +137,8 @@ def _rank(v: Any) -> int:
     return len(v.aval.shape)
 
 
-def _is_variable(v: Any) -> bool:
+def is_variable(v: Any) -> bool:
+    """Whether it is not a number that is written in the program."""
     return not isinstance(v, jex.Literal)
 
 
@@ -214,6 +217,12 @@ def evaluate(
         found = bind(eqn, *(read(v) for v in eqn.invars), captured=captured)
         env.update(zip(eqn.outvars, found, strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def flat(fn: Callable[..., Any], *args: Any) -> jex.ClosedJaxpr:
+    """A function of arrays as a jaxpr without functions inside of functions."""
+    closed = jax.make_jaxpr(fn)(*args)
+    return jax.make_jaxpr(lambda *args: evaluate(closed.jaxpr, closed.consts, args, {}))(*args)
 
 
 def function(inner: Any, captured: Captured) -> Callable[..., list[Any]]:

@@ -63,8 +63,3 @@ def at(eqn: jex.JaxprEqn) -> str:
 def describe(x: Any) -> str:
     """The type and the shape of a value, as JAX writes them."""
     return f"{jnp.dtype(x.dtype).name}[{','.join(map(str, x.shape))}]"
-
-
-def results(eqn: jex.JaxprEqn) -> str:
-    """Those of an equation's results."""
-    return ", ".join(describe(v.aval) for v in eqn.outvars)

@@ -86,11 +86,10 @@ class Graph:
     def neighbours(self) -> tuple[frozenset[int], ...]:
         """For each node, the nodes with which it shares an edge."""
         near: list[set[int]] = [set() for _ in self.nodes]
-        for node in self.nodes:
-            for wire in node.wires:
-                for source in wire.sources:
-                    near[source].add(node.index)
-                    near[node.index].add(source)
+        for source, readers in enumerate(self.readers):
+            for reader, _ in readers:
+                near[source].add(reader)
+                near[reader].add(source)
         return tuple(map(frozenset, near))
 
     @functools.cached_property

@@ -11,9 +11,8 @@ import dataclasses
 import logging
 from collections import deque
 
-from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node, renumber
-from pjax.graph.wires import Expr, Wire
+from pjax.graph.wires import Substitution, Wire
 from pjax.rules.identity import Identity
 
 logger = logging.getLogger("pjax")
@@ -122,23 +121,19 @@ def _colours(graph: Graph) -> list[int]:
 
 def _insert(graph: Graph, colour: list[int], split: list[Node]) -> tuple[Graph, list[int]]:
     """One identity behind each node that clashes; the readers of its own colour read that instead."""
+    between = {
+        n.index: Node(i, f"{n.name}.identity", Identity(), (Wire(n.output),), n.shape, n.dtype, n.line)
+        for i, n in enumerate(split, len(graph.nodes))
+    }
+    swap = [Substitution({v: n.output for v, n in between.items() if colour[v] == c}) for c in (0, 1)]
     nodes: list[Node] = []
     colours: list[int] = []
-    stand_in: dict[int, Expr] = {}
-    fresh = len(graph.nodes)
     for node in graph.nodes:
-        inputs = []
-        for wire in node.inputs:
-            swap = {s: stand_in[s] for s in wire.sources if s in stand_in and colour[s] == colour[node.index]}
-            inputs.append(Wire(*layout.substitute([wire.expr], swap)) if swap else wire)
-        nodes.append(dataclasses.replace(node, inputs=tuple(inputs)))
-        colours.append(colour[node.index])
-        if node in split:
-            wires = (Wire(node.output),)
-            name = f"{node.name}.identity"
-            between = Node(fresh, name, Identity(), wires, node.shape, node.dtype, node.line)
-            fresh += 1
-            nodes.append(between)
-            colours.append(1 - colour[node.index])
-            stand_in[node.index] = between.output
+        mine = colour[node.index]
+        inputs = tuple(Wire(swap[mine](wire.expr)) for wire in node.inputs)
+        nodes.append(dataclasses.replace(node, inputs=inputs))
+        colours.append(mine)
+        if node.index in between:
+            nodes.append(between[node.index])
+            colours.append(1 - mine)
     return renumber(nodes, graph.leaves, graph.outputs, graph.aux), colours

@@ -8,7 +8,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import math
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from pjax.checks import Look, postponed
 from pjax.errors import InputError
 from pjax.graph import equations, jaxprs
-from pjax.graph.builder import build_graph
+from pjax.graph.builder import Builder, NoTargetError
 from pjax.graph.nodes import Graph
 
 
@@ -32,7 +32,7 @@ class Traced:
     jaxpr: jex.Jaxpr
     """Its inputs are the parameters, and behind them arrays that are constants all the same."""
     constants: tuple[Any, ...]
-    """Those of the jaxpr, these arrays, and those of jaxprs inside, in the order of `jaxprs.capturing`."""
+    """Those of the jaxpr, those of jaxprs inside, in the order of `jaxprs.capturing`, and these arrays."""
     names: tuple[str, ...]
     """Of the parameters."""
     outputs: int
@@ -50,11 +50,10 @@ class Traced:
         parts = program, constants, self.names, equations.registered
         return _KEYS.setdefault(parts, Key(parts))
 
-    def with_arrays(self, arrays: Sequence[Any], place: int) -> "Traced":
-        """The same with other arrays among its constants, of the same shapes and types as those there."""
+    def with_arrays(self, arrays: Sequence[Any]) -> "Traced":
+        """The same with other arrays behind its own constants, of the same shapes and types."""
         other = copy.copy(self)
-        behind = self.constants[place + len(arrays) :]
-        vars(other)["constants"] = (*self.constants[:place], *arrays, *behind)
+        vars(other)["constants"] = (*self.constants[: len(self.constants) - len(arrays)], *arrays)
         return other
 
     @functools.cached_property
@@ -64,13 +63,11 @@ class Traced:
 
     def evaluate(self, leaves: list[Any], constants: tuple[Any, ...]) -> list[Any]:
         """Everything that the function returns, flat, by plain JAX."""
-        own, arrays = len(self.jaxpr.constvars), len(self.jaxpr.invars) - len(self.names)
-        captured, rest = {}, list(constants[own + arrays :])
-        for inner in jaxprs.capturing(*self.jaxpr.eqns):
-            captured[id(inner)] = rest[: len(inner.consts)]
-            rest = rest[len(inner.consts) :]
-        given = [*leaves, *constants[own : own + arrays]]
-        return jaxprs.evaluate(self.jaxpr, constants[:own], given, captured)
+        rest = iter(constants)
+        own = list(itertools.islice(rest, len(self.jaxpr.constvars)))
+        inside = jaxprs.capturing(*self.jaxpr.eqns)
+        captured = {id(inner): list(itertools.islice(rest, len(inner.consts))) for inner in inside}
+        return jaxprs.evaluate(self.jaxpr, own, [*leaves, *rest], captured)
 
 
 def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Traced:
@@ -81,12 +78,10 @@ def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Tra
         params: any pytree of floating-point arrays.
         has_aux: whether it returns a pair, of losses and of anything else.
     """
-    return _read(lambda params, _: fn(params), params, (), has_aux)[0]
+    return _read(lambda params, _: fn(params), params, (), has_aux)
 
 
-def _read(
-    fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any], has_aux: bool
-) -> tuple[Traced, int]:
+def _read(fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any], has_aux: bool) -> Traced:
     """A function of parameters and arrays, which become constants behind those that it captured itself."""
     names = check_parameters(params)
     structure: Any = None
@@ -107,10 +102,9 @@ def _read(
 
     closed, shapes = jax.make_jaxpr(plain, return_shape=True)(params, list(arrays))
     inside = (c for inner in jaxprs.capturing(*closed.jaxpr.eqns) for c in inner.consts)
-    own = len(closed.consts)
-    constants = (*closed.consts, *arrays, *inside)
-    later = tuple((own + i, look) for i, look in looks)
-    return Traced(closed.jaxpr, constants, names, len(shapes[0]), structure, later), own
+    own = (*closed.consts, *inside)
+    later = tuple((len(own) + i, look) for i, look in looks)
+    return Traced(closed.jaxpr, (*own, *arrays), names, len(shapes[0]), structure, later)
 
 
 class Key:
@@ -122,7 +116,7 @@ class Key:
 
 _KEYS: "weakref.WeakValueDictionary[tuple[Any, ...], Key]" = weakref.WeakValueDictionary()
 
-_KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, tuple[Traced, int]]]" = weakref.WeakKeyDictionary()
+_KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, Traced]]" = weakref.WeakKeyDictionary()
 _MOST_SHAPES = 64
 _SETTINGS = ("enable_x64", "default_matmul_precision", "numpy_dtype_promotion", "default_prng_impl")
 
@@ -160,11 +154,9 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
             return read(lambda params: fn(params, batch), params, has_aux=has_aux)
         while len(known) >= _MOST_SHAPES:
             known.pop(next(iter(known)))
-        traced, own = found
-        _ = traced.key  # of shapes that it will not have any more: this batch is not kept
-        known[key] = found = traced.with_arrays([None] * len(arrays), own), own
-    traced, own = found
-    return traced.with_arrays(arrays, own)
+        _ = found.key  # of shapes that it will not have any more: this batch is not kept
+        known[key] = found = found.with_arrays([None] * len(arrays))
+    return found.with_arrays(arrays)
 
 
 def build(traced: Traced, *, keep_loops: bool = False, losses: bool = True, aux: bool = False) -> Graph:
@@ -176,16 +168,13 @@ def build(traced: Traced, *, keep_loops: bool = False, losses: bool = True, aux:
         losses: whether it ends in losses; otherwise in values of which something will be asked.
         aux: whether it also has what the function returns beside.
     """
-    ends = {"keep_loops": keep_loops, "losses": losses, "aux": aux}
-    graph = build_graph(traced.jaxpr, traced.names, traced.outputs, **ends)
-    for node in graph.nodes:
-        for i, wire in enumerate(node.inputs):
-            if not math.prod(wire.shape):
-                raise InputError(
-                    f"input {i} of {node.where()} is empty, shape {wire.shape}: an empty batch has nothing to"
-                    " project. Skip it, or drop the incomplete batch in the data loader"
-                )
-    return graph
+    plain: set[int] = set()
+    while True:
+        try:
+            builder = Builder(keep_loops, plain, targets=losses)
+            return builder.graph(traced.jaxpr, traced.names, traced.outputs, aux)
+        except NoTargetError as found:
+            plain |= found.equations
 
 
 def _is_computation(x: Any) -> bool:
@@ -202,28 +191,25 @@ def check_parameters(params: Any) -> tuple[str, ...]:
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     if not paths:
         raise InputError("the parameters are empty: there is nothing to solve for")
-    for path, leaf in paths:
-        _check_parameter(path_name(path), leaf)
-    return tuple(path_name(path) for path, _ in paths)
+    names = tuple(path_name(path) for path, _ in paths)
+    for name, (_, leaf) in zip(names, paths, strict=True):
+        try:
+            dtype = jnp.result_type(leaf)
+        except TypeError:
+            raise InputError(
+                f"parameter {name!r} is not an array: got {type(leaf).__name__}. Keep it apart from the"
+                " parameters, and put both together inside the function; of an Equinox model,"
+                " eqx.partition(model, eqx.is_inexact_array) and eqx.combine do that"
+            ) from None
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise InputError(
+                f"parameter {name!r} has type {dtype}: a parameter must be a floating-point array. Capture it"
+                " in the function as a constant, or convert it with .astype(jnp.float32)"
+            )
+    return names
 
 
 def path_name(path: Any) -> str:
     """The path of a leaf in a pytree, as users write it."""
     parts = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
     return ".".join(parts) or "params"
-
-
-def _check_parameter(name: str, leaf: Any) -> None:
-    try:
-        dtype = jnp.result_type(leaf)
-    except TypeError:
-        raise InputError(
-            f"parameter {name!r} is not an array: got {type(leaf).__name__}. Keep it apart from the"
-            " parameters, and put both together inside the function; of an Equinox model,"
-            " eqx.partition(model, eqx.is_inexact_array) and eqx.combine do that"
-        ) from None
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise InputError(
-            f"parameter {name!r} has type {dtype}: a parameter must be a floating-point array. Capture it in"
-            " the function as a constant, or convert it with .astype(jnp.float32)"
-        )

@@ -6,7 +6,6 @@ Whatever differs, be it an axis, a mask, a temperature or a smoothed label, is a
 equation by equation like any other.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -30,16 +29,6 @@ class Made(NamedTuple):
     eqn: jex.JaxprEqn
     result: int
     operands: tuple[Expr, ...]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pattern:
-    """Which equation a value of a spelling comes from. It may be a number; an input has a place."""
-
-    key: Any
-    operands: "tuple[Pattern, ...]" = ()
-    literal: Any = None
-    place: int | None = None
 
 
 def _key(eqn: jex.JaxprEqn, result: int) -> Any:
@@ -129,10 +118,9 @@ def cross_entropy(out: Expr, made: Mapping[int, Made]) -> Found | None:
     """
     for logits in _candidates(out, made):
         for spelling, pattern in _patterns(logits.shape, logits.dtype, jnp.result_type(int) == jnp.int64):
-            seen: dict[int, Expr] = {}
-            inputs: dict[int, Expr] = {}
-            if _same(pattern, out, made, seen, inputs):
-                x, y = inputs[0], inputs[1]
+            seen: dict[Any, Expr] = {}
+            if _same(pattern.outvars[0], out, _origins(pattern), made, seen):
+                x, y = (seen[var] for var in pattern.invars)
                 if not (x.after or y.depends):
                     return Found(spelling, x, y)
     return None
@@ -153,58 +141,44 @@ def _candidates(out: Expr, made: Mapping[int, Made]) -> Iterator[Expr]:
 
 
 @functools.lru_cache(maxsize=64)
-def _patterns(shape: tuple[int, ...], dtype: Any, wide: bool) -> list[tuple[Spelling, Pattern]]:
+def _patterns(shape: tuple[int, ...], dtype: Any, wide: bool) -> list[tuple[Spelling, jex.Jaxpr]]:
     """The spellings for logits of a shape and type."""
     logits = jax.ShapeDtypeStruct(shape, dtype)
     kinds = (jnp.int32, jnp.int64) if wide else (jnp.int32,)
-    cases = [(s, jax.ShapeDtypeStruct(shape[:-1], kind)) for s in CLASSES for kind in kinds]
+    # The second is of one row for each label.
+    classes = [spelling for spelling in CLASSES if len(shape) == 2 or spelling is not CLASSES[1]]
+    cases = [(s, jax.ShapeDtypeStruct(shape[:-1], kind)) for s in classes for kind in kinds]
     cases += [(s, logits) for s in PROBABILITIES]
-    found = []
-    for spelling, labels in cases:
-        if len(shape) != 2 and spelling is CLASSES[1]:  # this is of one row for each label
-            continue
-        avals = (logits, labels)
-        inputs = [Pattern((a.shape, a.dtype), place=i) for i, a in enumerate(avals)]
-        found.append((spelling, _traced(jax.make_jaxpr(spelling.spelt)(*avals), inputs)[0]))
-    return found
+    return [(spelling, jaxprs.flat(spelling.spelt, logits, labels).jaxpr) for spelling, labels in cases]
 
 
-def _traced(closed: Any, inputs: list[Pattern]) -> list[Pattern]:
-    """How the outputs of a jaxpr are made."""
-    jaxpr = jaxprs.opened(closed)
-    env = dict(zip(jaxpr.invars, inputs, strict=True))
-
-    def read(var: Any) -> Pattern:
-        return Pattern(None, literal=var.val) if isinstance(var, jex.Literal) else env[var]
-
-    for eqn in jaxpr.eqns:
-        operands = [read(v) for v in eqn.invars]
-        if eqn.primitive.name in jaxprs.WRAPPERS:
-            outs = _traced(jaxprs.wrapped(eqn), operands)
-        else:
-            outs = [Pattern(_key(eqn, i), tuple(operands)) for i in range(len(eqn.outvars))]
-        env.update(zip(eqn.outvars, outs, strict=True))
-    return [read(v) for v in jaxpr.outvars]
+def _origins(jaxpr: jex.Jaxpr) -> dict[Any, tuple[jex.JaxprEqn, int]]:
+    """Which equation each variable is a result of, and which of its results."""
+    return {var: (eqn, i) for eqn in jaxpr.eqns for i, var in enumerate(eqn.outvars)}
 
 
 def _same(
-    pattern: Pattern, expr: Expr, made: Mapping[int, Made], seen: dict[int, Expr], inputs: dict[int, Expr]
+    var: Any,
+    expr: Expr,
+    origins: Mapping[Any, tuple[jex.JaxprEqn, int]],
+    made: Mapping[int, Made],
+    seen: dict[Any, Expr],
 ) -> bool:
-    """Whether a value is made as a pattern says. What stands for its inputs is noted."""
-    if id(pattern) in seen:
-        return seen[id(pattern)] is expr
-    seen[id(pattern)] = expr
-    if pattern.place is not None:
-        inputs[pattern.place] = expr
-        return (expr.shape, expr.dtype) == pattern.key
-    if pattern.literal is not None:
-        return expr.literal is not None and np.array_equal(expr.literal, pattern.literal)
+    """Whether a value is made as a variable of a spelling is. What stands for variables is noted."""
+    if isinstance(var, jex.Literal):
+        return expr.literal is not None and np.array_equal(expr.literal, var.val)
+    if var in seen:
+        return seen[var] is expr
+    seen[var] = expr
+    if var not in origins:
+        return (expr.shape, expr.dtype) == (var.aval.shape, var.aval.dtype)
+    eqn, result = origins[var]
     here = made.get(id(expr))
     if (
         here is None
-        or len(here.operands) != len(pattern.operands)
-        or _key(here.eqn, here.result) != pattern.key
+        or len(here.operands) != len(eqn.invars)
+        or _key(here.eqn, here.result) != _key(eqn, result)
     ):
         return False
-    pairs = zip(pattern.operands, here.operands, strict=True)
-    return all(_same(p, e, made, seen, inputs) for p, e in pairs)
+    pairs = zip(eqn.invars, here.operands, strict=True)
+    return all(_same(v, e, origins, made, seen) for v, e in pairs)

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.extend.core as jex
@@ -23,32 +23,7 @@ from jax import lax
 from pjax.devices import end_kernel
 from pjax.rules.arithmetic import condensed
 
-# Layout equations, with the positions of the operands that carry values. The others (indices,
-# predicates) steer the movement and must be constant. `None`: every operand carries values.
-LAYOUTS: dict[str, tuple[int, ...] | None] = {
-    "broadcast_in_dim": (0,),
-    "concatenate": None,
-    "convert_element_type": (0,),
-    "dynamic_slice": (0,),
-    "dynamic_update_slice": (0, 1),
-    "expand_dims": (0,),
-    "gather": (0,),
-    "pad": (0, 1),
-    "reduce_precision": (0,),
-    "reshape": (0,),
-    "rev": (0,),
-    "select_n": (1, 2, 3, 4, 5, 6, 7, 8),
-    "sharding_constraint": (0,),
-    "slice": (0,),
-    "split": (0,),
-    "squeeze": (0,),
-    "stack": None,
-    "tile": (0,),
-    "transpose": (0,),
-    "unstack": (0,),
-}
-
-# Layouts in which every source scalar is read equally often.
+# Layouts of one operand in which every source scalar is read equally often.
 UNIFORM = frozenset(
     {
         "broadcast_in_dim",
@@ -67,6 +42,23 @@ UNIFORM = frozenset(
     }
 )
 
+# Layout equations, with the positions of the operands that carry values. The others (indices,
+# predicates) steer the movement and must be constant. `None`: every operand carries values.
+LAYOUTS: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(UNIFORM, (0,)),
+    "concatenate": None,
+    "dynamic_slice": (0,),
+    "dynamic_update_slice": (0, 1),
+    "gather": (0,),
+    "pad": (0, 1),
+    "select_n": (1, 2, 3, 4, 5, 6, 7, 8),
+    "slice": (0,),
+    "split": (0,),
+    "stack": None,
+    "tile": (0,),
+    "unstack": (0,),
+}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
@@ -77,8 +69,8 @@ class Call:
     args: tuple["Expr", ...]
     data: frozenset[int]
     """Positions of the arguments that carry values."""
-    key: Any = None
-    """The same for calls that do the same; None where that is not known."""
+    key: Any
+    """The same for calls that do the same."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -152,27 +144,28 @@ def apply(
     name: str,
     fn: Callable[..., Any],
     *args: Expr,
-    line: str = "",
-    key: Any = None,
+    key: Any,
     shape: tuple[int, ...] | None = None,
+    data: Iterable[int] | None = None,
 ) -> Expr:
-    """A function of one result applied to expressions, all of which carry values.
+    """A function of one result applied to expressions.
 
     Args:
         name: of the layout.
         fn: the function.
         args: what it is applied to.
-        line: the user's.
         key: the same for functions that do the same.
         shape: of the result, if that is known, and its type the argument's. To find it takes time.
+        data: the positions of the arguments that carry values; all, if not given.
     """
     if shape is not None:
         out = jax.ShapeDtypeStruct(shape, args[0].dtype)
     else:
         out = _result(fn, key, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
-    call = Call(name, lambda *xs: (fn(*xs),), args, frozenset(range(len(args))), key)
-    depends, after = any(a.depends for a in args), any(a.after for a in args)
-    return Expr(out.shape, out.dtype, line, depends, after, call)
+    places = frozenset(range(len(args)) if data is None else data)
+    call = Call(name, lambda *xs: (fn(*xs),), args, places, key)
+    depends, after = any(args[i].depends for i in places), any(a.after for a in args)
+    return Expr(out.shape, out.dtype, "", depends, after, call)
 
 
 _RESULTS: dict[Any, jax.ShapeDtypeStruct] = {}
@@ -181,8 +174,6 @@ _MOST_RESULTS = 4096
 
 def _result(fn: Callable[..., Any], key: Any, args: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
     """The shape and type of what a function returns, found once for all that do the same: it takes time."""
-    if key is None:
-        return jax.eval_shape(fn, *args)
     known = (key, *((a.shape, a.dtype) for a in args))
     if known not in _RESULTS:
         if len(_RESULTS) >= _MOST_RESULTS:
@@ -248,24 +239,56 @@ def needs_of(expr: Expr) -> set[int]:
     return {e.node for e in walk(expr) if e.node is not None}
 
 
+T = TypeVar("T")
+
+
+class Memo(Generic[T]):
+    """What follows for expressions from what follows for their arguments, found once for each."""
+
+    held = True
+    """Whether to look below what does not move with parameters."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, T] = {}
+        self._keep: list[Any] = []  # ids stay valid only while the objects live
+
+    def __call__(self, root: Expr) -> T:
+        if id(root) not in self.found:
+            for expr in walk(root, held=self.held):
+                if id(expr) not in self.found:
+                    self._keep.append(expr)
+                    self.found[id(expr)] = self.look(expr)
+        return self.found[id(root)]
+
+    def look(self, expr: Expr) -> T:
+        """What follows for an expression."""
+        raise NotImplementedError
+
+
+class Substitution(Memo[Expr]):
+    """Expressions with the outputs of some nodes replaced by other expressions."""
+
+    def __init__(self, nodes: Mapping[int, Expr]) -> None:
+        super().__init__()
+        self._nodes = nodes
+        self._calls: dict[int, Call] = {}
+
+    def look(self, expr: Expr) -> Expr:
+        call = expr.call
+        if call is None or all(self.found[id(a)] is a for a in call.args):
+            return expr if expr.node is None else self._nodes.get(expr.node, expr)
+        if id(call) not in self._calls:
+            args = tuple(self.found[id(a)] for a in call.args)
+            self._calls[id(call)] = dataclasses.replace(call, args=args)
+        return dataclasses.replace(expr, call=self._calls[id(call)])
+
+
 def substitute(exprs: Sequence[Expr], nodes: Mapping[int, Expr]) -> list[Expr]:
     """The expressions with the outputs of some nodes replaced by other expressions."""
-    new: dict[int, Expr] = {}
-    calls: dict[int, Call] = {}
-    for e in walk(*exprs):
-        if e.node is not None and e.node in nodes:
-            new[id(e)] = nodes[e.node]
-        elif e.call is not None and any(new[id(a)] is not a for a in e.call.args):
-            if id(e.call) not in calls:
-                args = tuple(new[id(a)] for a in e.call.args)
-                calls[id(e.call)] = dataclasses.replace(e.call, args=args)
-            new[id(e)] = dataclasses.replace(e, call=calls[id(e.call)])
-        else:
-            new[id(e)] = e
-    return [new[id(expr)] for expr in exprs]
+    return list(map(Substitution(nodes), exprs))
 
 
-class Evaluator:
+class Evaluator(Memo[Any]):
     """Evaluates expressions, each once, on given constants and node outputs.
 
     With ``known``, another evaluator that has met them, constants are taken from there.
@@ -285,21 +308,14 @@ class Evaluator:
         known: "Evaluator | None" = None,
         holding: bool = False,
     ) -> None:
+        super().__init__()
         self._constants = constants
         self._nodes = nodes
         self._linear = linear
         self._holding = holding
         self._known = self if known is None else known
-        self._memo: dict[int, Any] = {}
-        self._keep: list[Any] = []  # ids stay valid only while the objects live
-
-    def __call__(self, root: Expr) -> Any:
-        for expr in walk(root, held=self._known is self and self._linear is None):
-            if id(expr) in self._memo or (self._linear is not None and not expr.depends):
-                continue
-            self._keep.append(expr)
-            self._memo[id(expr)] = self._evaluate(expr)
-        return self._memo[id(root)]
+        self.held = known is None and linear is None
+        self._results: dict[tuple[int, bool], Sequence[Any]] = {}
 
     def each(self, wires: Iterable["Wire"]) -> tuple[Any, ...]:
         """What wires carry."""
@@ -309,9 +325,9 @@ class Evaluator:
         """What the wires of some nodes carry."""
         return {v: self.each(own) for v, own in wires.items()}
 
-    def _evaluate(self, expr: Expr) -> Any:
-        if self._known is not self and not expr.depends:
-            return self._known(expr)
+    def look(self, expr: Expr) -> Any:
+        if not expr.depends and not self.held:
+            return None if self._linear is not None else self._known(expr)
         if expr.node is not None:
             value = self._nodes[expr.node]
             # Products of bfloat16 come in float32, which the layouts behind them do not expect.
@@ -321,25 +337,22 @@ class Evaluator:
         if expr.call is None:
             return jnp.asarray(expr.literal, expr.dtype)  # a number of JAX's own types is no array
         call, held = expr.call, self._holding and not expr.depends
-        key = ~id(call) if held else id(call)  # of one call, some results may be held and others not
-        if key not in self._memo:
-            self._keep.append(call)
+        key = id(call), held  # of one call, some results may be held and others not
+        if key not in self._results:
             args = [self._argument(call, i) for i in range(len(call.args))]
             if held:
                 pairs = zip(args, call.args, strict=True)
                 args = [lax.stop_gradient(x) if arg.depends else x for x, arg in pairs]
             cast = self._linear is not None and call.name in ("convert_element_type", "reduce_precision")
-            self._memo[key] = args if cast else call.fn(*args)
-        return self._memo[key][expr.index]
+            self._results[key] = args if cast else call.fn(*args)
+        return self._results[key][expr.index]
 
     def _argument(self, call: Call, i: int) -> Any:
         arg = call.args[i]
-        if self._linear is None:
-            return self._memo[id(arg)]
+        if self._linear is None or (arg.depends and i in call.data):
+            return self.found[id(arg)]
         if i not in call.data:  # an index or a predicate: the same in both readings
             return self._known(arg)
-        if arg.depends:
-            return self._memo[id(arg)]
         return jnp.zeros(arg.shape, self._linear)
 
 
@@ -375,18 +388,16 @@ class Wire:
 
     def fan_out(self) -> int | None:
         """How often each scalar of the only source is read, where that is one number for all."""
-        expr, sources = self.expr, self.sources
-        if len(sources) != 1:
-            return None
-        while expr.node is None:
-            assert expr.call is not None
-            if expr.call.name not in UNIFORM or len(expr.call.args) != 1:
-                return None
-            source = expr.call.args[0]
-            if not source.size or expr.size % source.size:
-                return None
-            expr = source
-        return self.expr.size // max(expr.size, 1)
+        source, times = evenly_read(self.expr)
+        return times if source.node is not None and source.depends else None
+
+
+def evenly_read(expr: Expr) -> tuple[Expr, int]:
+    """The expression all of whose numbers another one reads equally often, and how often."""
+    source = expr
+    while source.call is not None and source.call.name in UNIFORM and len(source.call.args) == 1:
+        source = source.call.args[0]
+    return source, expr.size // max(source.size, 1)
 
 
 class _Zeros:

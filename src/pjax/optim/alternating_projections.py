@@ -11,7 +11,6 @@ from pjax.engines.consensus import State, Sweep
 from pjax.engines.edges.iteration import EdgeIteration
 from pjax.engines.edges.space import EdgeSpace
 from pjax.engines.edges.space import State as EdgeState
-from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.optim.solver import EdgeSolver, method
@@ -32,14 +31,14 @@ class Projecting(EdgeSolver):
     extrapolate: Literal["tensor"] | None = None
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
-        extrapolation = Extrapolation(parameters=not problem.steered) if self.extrapolate else None
+        beyond = self.extrapolate is not None
         if self.edges == "implicit":
-            return Sweep(problem, extrapolation=extrapolation, measure=measure)
-        return EdgeIteration(EdgeSpace(problem), partial(_cycle, extrapolation), measure=measure)
+            return Sweep(problem, extrapolate=beyond, measure=measure)
+        return EdgeIteration(EdgeSpace(problem), partial(_cycle, beyond), measure=measure)
 
 
 def _cycle(
-    extrapolation: Extrapolation | None,
+    extrapolate: bool,
     space: EdgeSpace,
     z: EdgeState,
     measure: bool,  # noqa: ARG001
@@ -47,7 +46,7 @@ def _cycle(
     squared = jnp.zeros((), space.problem.dtype)
     for k in range(len(space.problem.partition.sets)):
         after, _, moved = space.project(k, z)
-        z = space.extrapolated(k, z, after, extrapolation) if extrapolation else after
+        z = space.extrapolated(k, z, after) if extrapolate else after
         squared += moved
     return z, squared
 

@@ -156,7 +156,7 @@ def solve(
             def step(carry: Any) -> Any:
                 state, k, _, violations, path = carry
                 state = iteration.step(state)
-                violation = jnp.sqrt(jnp.maximum(iteration.squared(state), 0) / edges)
+                violation = jnp.sqrt(jnp.maximum(state.squared, 0) / edges)
                 if listener is not None:
                     due = every == 1 or (k + 1) % every == 0
                     call_when(due, program.listeners.tell, listener, k + 1, violation)
@@ -166,7 +166,7 @@ def solve(
 
             start = iteration.start(), at.steps, largest, at.violations, at.path
             state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
-            found = iteration.neglected(state)
+            found = state.neglected
             neglected = {v: jnp.maximum(x, at.neglected[v]) if at.neglected else x for v, x in found.items()}
             return _At(now(state), k, k - at.steps, violation, violations, path, neglected), problem.loss
 

@@ -122,7 +122,7 @@ class Solver(abc.ABC):
             times = self.steps_per_update // number - 1
             state = jax.lax.fori_loop(0, times, lambda _, s: iteration.agreed(steps(s, number), mean), state)
         state = steps(state, number)
-        return iteration.parameters(state), iteration.neglected(state)
+        return iteration.parameters(state), state.neglected
 
     def moves_in_parts(
         self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]

@@ -88,9 +88,3 @@ class EdgeIteration:
         apart = {v: mean(move) - move for v, move in self.parameters(state).items()}
         moved = self._space.shifted(self._used(state), apart)
         return state._replace(edges=self._kept(self._space, moved))
-
-    def squared(self, state: EdgeState) -> jax.Array:
-        return state.squared
-
-    def neglected(self, state: EdgeState) -> dict[int, jax.Array]:
-        return state.neglected

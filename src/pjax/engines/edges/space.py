@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from pjax.devices import chooses_orders
+from pjax.engines import extrapolation
 from pjax.engines.edges.factored import Factored
 from pjax.engines.edges.stored import Linear, Split, Stored
-from pjax.engines.extrapolation import Extrapolation
 from pjax.engines.point import Problem, add
 from pjax.graph import fan_out
 from pjax.graph.nodes import Graph, Node
@@ -210,7 +210,7 @@ class EdgeSpace:
             result[v] = edges.combine([(1, edges), (1, self._spread(node, shifts))])
         return self.settle(result)[0]
 
-    def extrapolated(self, k: int, before: State, after: State, extrapolation: Extrapolation) -> State:
+    def extrapolated(self, k: int, before: State, after: State) -> State:
         """The state after the projection onto set k, with the moves of the edges into its nodes extrapolated.
 
         These edges move on, so that the mean of the edges of each source moves by a factor more. For stored

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pjax.graph import jaxprs
 from pjax.graph import wires as layout
-from pjax.graph.wires import Call, Expr
+from pjax.graph.wires import Call, Expr, Memo
 
 
 def places(members: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
@@ -22,22 +23,15 @@ def places(members: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
     return {node: (u, p) for u, unit in enumerate(members) for p, node in enumerate(unit)}
 
 
-class Signatures:
+class Signatures(Memo[int]):
     """Numbers for expressions: the same number for the same value."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-        self._known: dict[int, int] = {}
-        self._keep: list[Expr] = []
+    @functools.cached_property
+    def _numbers(self) -> dict[Any, int]:
+        return {}
 
-    def __call__(self, root: Expr) -> int:
-        if id(root) in self._known:
-            return self._known[id(root)]
-        for expr in layout.walk(root):
-            if id(expr) not in self._known:
-                self._keep.append(expr)  # an id is one's own only while one lives
-                self._known[id(expr)] = self._numbers.setdefault(self._key(expr), len(self._numbers))
-        return self._known[id(root)]
+    def look(self, expr: Expr) -> int:
+        return self._numbers.setdefault(self._key(expr), len(self._numbers))
 
     def _key(self, expr: Expr) -> Any:
         if expr.node is not None:
@@ -48,36 +42,23 @@ class Signatures:
             value = expr.literal
             if isinstance(value, jax.core.Tracer) or np.size(value) > 16:
                 return ("literal", id(value))
-            array = np.asarray(value)
-            return ("literal", array.shape, str(array.dtype), array.tobytes())
-        call = expr.call
-        key = ("unknown", id(call)) if call.key is None else call.key
-        return ("call", key, expr.index, tuple(self._known[id(arg)] for arg in call.args))
+            return ("literal", *jaxprs.freeze(np.asarray(value)))
+        return ("call", expr.call.key, expr.index, tuple(self.found[id(arg)] for arg in expr.call.args))
 
 
-class Skeletons:
-    """What expressions do, apart from which constants, members of stacks and entries of arrays they read."""
+class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
+    """What expressions do, apart from which constants, members of stacks and entries of arrays they read: the
+    form of each, and what stands at its leaves."""
 
     def __init__(self, members: Sequence[Sequence[int]]) -> None:
         """``members`` are the nodes of each stack; a stack may have one."""
+        super().__init__()
         self.places = places(members)
         self._single = [len(unit) == 1 for unit in members]
-        self._found: dict[int, tuple[Any, tuple[Expr, ...]]] = {}
-        self._keep: list[Expr] = []
 
     def single(self, node: int) -> bool:
         """Whether a node is not a member of a stack."""
         return self._single[self.places[node][0]]
-
-    def __call__(self, root: Expr) -> tuple[Any, tuple[Expr, ...]]:
-        """The form of an expression, and the constants, members of stacks and entries at its leaves."""
-        if id(root) in self._found:
-            return self._found[id(root)]
-        for expr in layout.walk(root):
-            if id(expr) not in self._found:
-                self._keep.append(expr)
-                self._found[id(expr)] = self._look(expr)
-        return self._found[id(root)]
 
     def place(self, expr: Expr) -> tuple[int, int, int | None] | None:
         """Of a member of a stack, or of an entry of another node: the stack or node, the place there, and the
@@ -88,15 +69,11 @@ class Skeletons:
             return None if self.single(expr.node) else (*self.places[expr.node], None)
         assert expr.call is not None
         key, whole = expr.call.key, expr.call.args[0]
-        if key is None or key[0] != "index" or whole.node is None or not self.single(whole.node):
+        if key[0] != "index" or whole.node is None or not self.single(whole.node):
             return None
         return self.places[whole.node][0], key[1], key[2]
 
-    def is_leaf(self, expr: Expr) -> bool:
-        """Whether nothing below an expression is looked at."""
-        return not expr.depends or self.place(expr) is not None
-
-    def _look(self, expr: Expr) -> tuple[Any, tuple[Expr, ...]]:
+    def look(self, expr: Expr) -> tuple[Any, tuple[Expr, ...]]:
         if not expr.depends:
             return ("constant", expr.shape, expr.dtype), (expr,)
         place = self.place(expr)
@@ -106,9 +83,9 @@ class Skeletons:
         if expr.node is not None:
             return ("node", self.places[expr.node][0]), ()
         assert expr.call is not None
-        below = [self._found[id(arg)] for arg in expr.call.args]
-        key = ("unknown", id(expr.call)) if expr.call.key is None else expr.call.key
-        return (key, expr.index, tuple(form for form, _ in below)), tuple(e for _, es in below for e in es)
+        below = [self.found[id(arg)] for arg in expr.call.args]
+        form = expr.call.key, expr.index, tuple(form for form, _ in below)
+        return form, tuple(e for _, es in below for e in es)
 
 
 # --- Many expressions as one ---
@@ -124,7 +101,7 @@ def together(exprs: Sequence[Expr], signature: Signatures) -> tuple[Expr, bool]:
         return first, False
     calls = [expr.call for expr in exprs if expr.call is not None and expr.index == first.index]
     keys = [call.key for call in calls]
-    if len(calls) == len(exprs) and keys[0] is not None:
+    if len(calls) == len(exprs):
         args = list(zip(*(call.args for call in calls), strict=False))
         if len(set(keys)) == 1 and all(len({(a.shape, a.dtype) for a in arg}) == 1 for arg in args):
             return mapped(exprs, [together(arg, signature) for arg in args]), True

@@ -31,7 +31,7 @@ from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
 from pjax.graph.stack import values as rolling
 from pjax.graph.stack.alike import Signatures, Skeletons, mapped, neighbours, places, together
-from pjax.graph.wires import Call, Evaluator, Expr, Wire
+from pjax.graph.wires import Evaluator, Expr, Substitution, Wire
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -196,8 +196,8 @@ def _by_shared_input(nodes: list[Node], signatures: Signatures) -> list[tuple[No
 # --- The graph of stacks ---
 
 
-class _Stacker:
-    """Rewrites nodes and wires."""
+class _Stacker(Substitution):
+    """Rewrites nodes and wires: expressions of the original graph as those of the stacked one."""
 
     def __init__(self, graph: Graph, units: list[tuple[Node, ...]], signatures: Signatures) -> None:
         self._graph = graph
@@ -205,21 +205,27 @@ class _Stacker:
         self._signature = signatures
         self._skeleton = Skeletons([[node.index for node in unit] for unit in units])
         self._unit_of = self._skeleton.places
-        self._translated: dict[int, Expr] = {}
-        self._keep: list[Expr] = []
         self._forms = [self._form(unit) for unit in units]
         self._outputs = [
             Expr(shape, unit[0].dtype, depends=True, after=unit[0].is_target, node=u)
             for u, (unit, (_, _, shape, _)) in enumerate(zip(units, self._forms, strict=True))
         ]
+        super().__init__(
+            {
+                v: layout.index(self._outputs[u], p, self._forms[u][3])
+                if len(units[u]) > 1
+                else self._outputs[u]
+                for v, (u, p) in self._unit_of.items()
+            }
+        )
 
     def graph(self) -> StackedGraph:
         nodes = tuple(self._node(u) for u in range(len(self._units)))
         return StackedGraph(
             nodes,
             tuple(None if leaf is None else self._unit_of[leaf][0] for leaf in self._graph.leaves),
-            tuple(self._translate(out) for out in self._graph.outputs),
-            tuple(self._translate(out) for out in self._graph.aux),
+            tuple(map(self, self._graph.outputs)),
+            tuple(map(self, self._graph.aux)),
             self._graph,
             tuple(tuple(node.index for node in unit) for unit in self._units),
             tuple(axis for _, _, _, axis in self._forms),
@@ -241,53 +247,34 @@ class _Stacker:
         unit, (rule, many, shape, _) = self._units[u], self._forms[u]
         first = unit[0]
         if len(unit) == 1:
-            inputs = tuple(Wire(self._translate(wire.expr)) for wire in first.inputs)
+            inputs = tuple(Wire(self(wire.expr)) for wire in first.inputs)
             return dataclasses.replace(first, index=u, inputs=inputs)
         exprs = [[node.inputs[i].expr for node in unit] for i in range(len(first.inputs))]
         inputs = tuple(
-            Wire(self._stack(members) if stack else self._translate(members[0]))
+            Wire(self._stack(members) if stack else self(members[0]))
             for members, stack in zip(exprs, many, strict=True)
         )
         name = f"{first.name}…{unit[-1].name}"
         return Node(u, name, rule, inputs, shape, first.dtype, first.line)
 
-    def _translate(self, root: Expr) -> Expr:
-        """An expression of the original graph as one of the stacked graph."""
-        calls: dict[int, Call] = {}
-        for expr in layout.walk(root):
-            if id(expr) in self._translated:
-                continue
-            self._keep.append(expr)
-            new = expr
-            if expr.node is not None:
-                u, p = self._unit_of[expr.node]
-                new = self._outputs[u]
-                if len(self._units[u]) > 1:
-                    new = layout.index(new, p, self._forms[u][3])
-            elif expr.call is not None:
-                if expr.depends and expr.call.key == layout.STACK:
-                    new = self._stack(expr.call.args)
-                elif any(self._translated[id(arg)] is not arg for arg in expr.call.args):
-                    args = tuple(self._translated[id(arg)] for arg in expr.call.args)
-                    if id(expr.call) not in calls:
-                        calls[id(expr.call)] = dataclasses.replace(expr.call, args=args)
-                    new = dataclasses.replace(expr, call=calls[id(expr.call)])
-            self._translated[id(expr)] = new
-        return self._translated[id(root)]
+    def look(self, expr: Expr) -> Expr:
+        if expr.depends and expr.call is not None and expr.call.key == layout.STACK:
+            return self._stack(expr.call.args)
+        return super().look(expr)
 
     # --- Many expressions as one ---
 
     def _stack(self, exprs: Sequence[Expr]) -> Expr:
         """Expressions of the original graph along a new first axis."""
         if len({self._signature(expr) for expr in exprs}) == 1:
-            return _repeat(self._translate(exprs[0]), len(exprs))
+            return _repeat(self(exprs[0]), len(exprs))
         parts = []
         start = 0
         while start < len(exprs):
             end = self._run(exprs, start)
             run = exprs[start:end]
             if len(run) == 1:
-                parts.append(_repeat(self._translate(run[0]), 1))
+                parts.append(_repeat(self(run[0]), 1))
             else:
                 built, batched = self._build(run)
                 parts.append(built if batched else _repeat(built, len(run)))
@@ -320,10 +307,10 @@ class _Stacker:
         """A run as one expression, and whether it has a new first axis (not if all are the same)."""
         first = exprs[0]
         if len({self._signature(expr) for expr in exprs}) == 1:
-            return self._translate(first), False
+            return self(first), False
         if not first.depends:
             if layout.needs_of(first):
-                return layout.stack(*map(self._translate, exprs)), True
+                return layout.stack(*map(self, exprs)), True
             return together(exprs, self._signature)
         place = self._skeleton.place(first)
         if place is not None:

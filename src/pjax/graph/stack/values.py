@@ -6,10 +6,10 @@ the steps are alike by a scan, so that the program does not grow with their numb
 """
 
 import bisect
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,6 @@ def evaluate(
     values: dict[int, Any] = {}
     evaluator = Evaluator(constants, values)
     skeletons = Skeletons(graph.members)
-    members = _Members(graph, values, skeletons.places)
     given = dict(zip(graph.original.leaves, leaves, strict=True))
     for v, unit in enumerate(graph.members):
         if unit[0] in given:
@@ -41,10 +40,10 @@ def evaluate(
         node = graph.nodes[units[0]]
         if len(units) == 1 and not any(node.index in wire.needs for wire in node.inputs):
             if node.rule is not None:
-                values[node.index] = node.rule.forward(*(evaluator(wire.expr) for wire in node.inputs))
+                values[node.index] = node.rule.forward(*evaluator.each(node.inputs))
         else:
-            chain = _Chain(graph, units, skeletons)
-            values.update(chain.values(constants, members))
+            own = _Members(graph, values, skeletons.places)
+            values.update(_Chain(graph, units, skeletons).values(constants, own))
     return evaluator, values
 
 
@@ -52,68 +51,42 @@ def _together(values: Sequence[Any], axis: int) -> Any:
     return values[0] if len(values) == 1 else jnp.stack(values, axis)
 
 
-def _order(graph: "StackedGraph") -> Iterator[tuple[int, ...]]:
+def _order(graph: "StackedGraph") -> list[tuple[int, ...]]:
     """The stacks, each after all that it reads; those that read each other together."""
     reads = {node.index: {s for wire in node.inputs for s in wire.needs} for node in graph.nodes}
-    readers: dict[int, list[int]] = {v: [] for v in reads}
-    for v, sources in reads.items():
-        for source in sources:
-            readers[source].append(v)
-    waits = {v: len(sources) for v, sources in reads.items()}
-    ready = [v for v, number in waits.items() if number == 0]
-    left = dict.fromkeys(reads)
-    while left:
-        units = (ready.pop(),) if ready else _circle(left, reads)
-        yield units
-        for v in units:
-            del left[v]
-        for w in (w for v in units for w in readers[v] if w in left):
-            waits[w] -= 1
-            if waits[w] == 0:
-                ready.append(w)
+    found: list[tuple[int, ...]] = []
+    way: list[int] = []  # the stacks between a first one and what it reads
+    starts: list[int] = []  # where on the way those begin that read each other, as far as is known
+    met: dict[int, float] = {}  # the place of each stack on the way; infinity when it is found
+    ahead = [(v, False) for v in reads]
+    while ahead:
+        v, done = ahead.pop()
+        if not done and v not in met:
+            met[v] = len(way)
+            starts.append(len(way))
+            way.append(v)
+            ahead += [(v, True), *((source, False) for source in reads[v])]
+        elif not done:
+            while starts and starts[-1] > met[v]:
+                starts.pop()
+        elif starts[-1] == met[v]:
+            circle = way[starts.pop() :]
+            del way[-len(circle) :]
+            met |= dict.fromkeys(circle, math.inf)
+            found.append(tuple(sorted(circle)))
+    return found
 
 
-def _circle(left: Iterable[int], reads: Mapping[int, set[int]]) -> tuple[int, ...]:
-    """Stacks that read each other, and no others that are left."""
-    open_ = set(left)
-
-    def below(v: int) -> set[int]:
-        seen: set[int] = set()
-        ahead = [v]
-        while ahead:
-            for source in reads[ahead.pop()] & open_ - seen:
-                seen.add(source)
-                ahead.append(source)
-        return seen
-
-    # Walk down until nothing below is lower: what is reached from there reaches back.
-    v = next(iter(left))
-    lowest = below(v)
-    while True:
-        lower = next((found for w in lowest if len(found := below(w)) < len(lowest)), None)
-        if lower is None:
-            return tuple(sorted(lowest))
-        lowest = lower
-
-
-class _Members(Mapping[int, Any]):
-    """Values of the nodes of the original graph: of single ones, and as members of stacks."""
+class _Members(dict[int, Any]):
+    """Values of nodes of the original graph. Those that are not here are found in the values of stacks."""
 
     def __init__(
-        self,
-        graph: "StackedGraph",
-        values: Mapping[int, Any],
-        places: Mapping[int, tuple[int, int]],
-        own: Mapping[int, Any] = {},
+        self, graph: "StackedGraph", values: Mapping[int, Any], places: Mapping[int, tuple[int, int]]
     ) -> None:
+        super().__init__()
         self._graph = graph
         self._values = values
         self._places = places
-        self._own = own
-
-    def with_own(self, own: Mapping[int, Any]) -> "_Members":
-        """The same, with further nodes that have a value."""
-        return _Members(self._graph, self._values, self._places, own)
 
     def slice(self, start: int, length: int) -> jax.Array:
         """The values of some neighbours in a stack, along the first axis."""
@@ -121,30 +94,21 @@ class _Members(Mapping[int, Any]):
         axis = self._graph.axes[v]
         return jnp.moveaxis(lax.slice_in_dim(self._values[v], p, p + length, axis=axis), axis, 0)
 
-    def __getitem__(self, node: int) -> Any:
-        if node in self._own:
-            return self._own[node]
+    def __missing__(self, node: int) -> Any:
         v, p = self._places[node]
         if len(self._graph.members[v]) == 1:
             return self._values[v]
         return lax.index_in_dim(self._values[v], p, self._graph.axes[v], keepdims=False)
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
 
-    def __len__(self) -> int:
-        return len(self._places)
+class _Leaf(NamedTuple):
+    """What stands in the place of a leaf of an expression, for every step of a scan."""
 
-
-@dataclasses.dataclass(frozen=True)
-class _Leaf:
-    """What a step of the scan reads in place of a leaf of its expressions."""
-
-    unit: int | None = None
+    over: tuple[Expr, ...]
+    """Constants, members of a stack, or entries of an array."""
+    unit: int = -1
     back: int = 0
-    """A stack of the chain, of this step or of the one before."""
-    over: tuple[Expr, ...] = ()
-    """Or a constant, a member of another stack, or an entry of an array, for every step."""
+    """The stack of the chain whose members they are, of this step or of the one before; -1 where of none."""
 
 
 class _Chain:
@@ -162,15 +126,14 @@ class _Chain:
         for node in self._nodes:
             self._steps.setdefault(self._step[node], []).append(node)
 
-    def values(self, constants: Sequence[Any], members: _Members) -> dict[int, Any]:
-        """The values of the stacks."""
-        own: dict[int, Any] = {}
-        alone = Evaluator(constants, members.with_own(own))
+    def values(self, constants: Sequence[Any], own: _Members) -> dict[int, Any]:
+        """The values of the stacks. Those of their members that are found one by one are added to ``own``."""
+        alone = Evaluator(constants, own)
         first, last, leaves = self._alike()
         scanned: dict[int, Any] = {}
         for step, nodes in sorted(self._steps.items()):
             if step == first and last - first >= FEWEST:
-                scanned = self._scan(first, last, leaves, constants, alone, members, own)
+                scanned = self._scan(first, last, leaves, alone, own)
             if scanned and first <= step < last:
                 continue
             for v in nodes:
@@ -180,7 +143,7 @@ class _Chain:
                     s for wire in node.inputs for s in wire.needs
                 } & self._step.keys() - own.keys():
                     own[source] = scanned[self._unit(source)][self._step[source] - first]
-                own[v] = node.rule.forward(*(alone(wire.expr) for wire in node.inputs))
+                own[v] = node.rule.forward(*alone.each(node.inputs))
         return {u: self._stack(u, own, scanned, first) for u in self._units}
 
     def _stack(self, u: int, own: Mapping[int, Any], scanned: Mapping[int, Any], first: int) -> Any:
@@ -194,9 +157,9 @@ class _Chain:
 
     # --- Which steps are alike ---
 
-    def _alike(self) -> tuple[int, int, list[list[tuple[_Leaf, ...]]]]:
-        """The longest run of alike steps, from and to, and what the nodes of such a step read."""
-        best: tuple[int, int, list[list[tuple[_Leaf, ...]]]] = (0, 0, [])
+    def _alike(self) -> tuple[int, int, dict[int, _Leaf]]:
+        """The longest run of alike steps, from and to, and what they read; see `_leaves`."""
+        best: tuple[int, int, dict[int, _Leaf]] = (0, 0, {})
         start = min(self._steps)
         while start in self._steps:
             end = start + 1
@@ -221,34 +184,33 @@ class _Chain:
             )
         )
 
-    def _leaves(self, start: int, end: int) -> list[list[tuple[_Leaf, ...]]] | None:
-        """For every node of a step and each of its inputs, what its leaves are; None where that varies."""
-        found = []
+    def _leaves(self, start: int, end: int) -> dict[int, _Leaf] | None:
+        """What stands for each leaf of the first step, by its identity; None where that varies."""
+        found: dict[int, _Leaf] = {}
         for column in zip(*(self._steps[step] for step in range(start, end)), strict=True):
-            inputs = zip(*(self._graph.original.nodes[v].inputs for v in column), strict=True)
-            of_node = []
-            for wires in inputs:
-                slots = zip(*(self._skeletons(wire.expr)[1] for wire in wires), strict=True)
-                leaves = tuple(self._leaf(slot, start) for slot in slots)
-                if None in leaves:
-                    return None
-                of_node.append(tuple(leaf for leaf in leaves if leaf is not None))
-            found.append(of_node)
+            for wires in zip(*(self._graph.original.nodes[v].inputs for v in column), strict=True):
+                for slot in zip(*(self._skeletons(wire.expr)[1] for wire in wires), strict=True):
+                    leaf = self._leaf(slot, start)
+                    if leaf is None:
+                        return None
+                    other = found.setdefault(id(slot[0]), leaf)
+                    if list(map(self._signature, other.over)) != list(map(self._signature, slot)):
+                        return None
         return found
 
-    def _leaf(self, slot: Sequence[Expr], start: int) -> _Leaf | None:
+    def _leaf(self, slot: tuple[Expr, ...], start: int) -> _Leaf | None:
         nodes = [leaf.node for leaf in slot if leaf.node is not None]
         if any(needs_of(leaf) & self._step.keys() for leaf in slot if leaf.node is None):
             return None  # held, and known only when the step before has been evaluated
         if not nodes:
-            return _Leaf(over=tuple(slot))
+            return _Leaf(slot)
         unit = self._unit(nodes[0])
         if unit in self._units:
             backs = {start + i - self._step[node] for i, node in enumerate(nodes)}
-            return _Leaf(unit, backs.pop()) if backs in ({0}, {1}) else None
+            return _Leaf(slot, unit, backs.pop()) if backs in ({0}, {1}) else None
         places = [self._skeletons.places[node][1] for node in nodes]
         moves = {b - a for a, b in itertools.pairwise(places)}
-        return _Leaf(over=tuple(slot)) if moves in ({0}, {1}) else None
+        return _Leaf(slot) if moves in ({0}, {1}) else None
 
     def _unit(self, node: int) -> int:
         return self._skeletons.places[node][0]
@@ -256,70 +218,42 @@ class _Chain:
     # --- The scan ---
 
     def _scan(
-        self,
-        first: int,
-        last: int,
-        leaves: list[list[tuple[_Leaf, ...]]],
-        constants: Sequence[Any],
-        alone: Evaluator,
-        members: _Members,
-        own: Mapping[int, Any],
+        self, first: int, last: int, leaves: dict[int, _Leaf], alone: Evaluator, own: _Members
     ) -> dict[int, Any]:
         """The values of the steps from first to last, by stack."""
-        nodes = self._steps[first]
-        fixed: dict[int, Any] = {}  # by placeholder
+        fixed: dict[int, Any] = {}
         sliced: dict[int, Any] = {}
-        running: dict[tuple[int, int], int] = {}
-        exprs = []
-        names = iter(range(len(self._graph.original.nodes), 2**62))
-
-        def placeholder(leaf: _Leaf, at: Expr) -> Expr:
-            if leaf.unit is not None:
-                name = running.setdefault((leaf.unit, leaf.back), next(names))
+        for i, (over, unit, _) in leaves.items():
+            at = over[0]
+            if unit >= 0:
+                continue
+            if len({self._signature(expr) for expr in over}) == 1:
+                fixed[i] = alone(at)
+            elif at.node is not None:
+                sliced[i] = own.slice(at.node, last - first).astype(at.dtype)
             else:
-                name = next(names)
-                if at.node is not None and leaf.over[0].node != leaf.over[-1].node:
-                    sliced[name] = members.slice(at.node, last - first)
-                elif at.node is None and len({self._signature(expr) for expr in leaf.over}) > 1:
-                    sliced[name] = alone(together(leaf.over, self._signature)[0])
-                else:
-                    fixed[name] = alone(at)
-            return Expr(at.shape, at.dtype, depends=True, node=name)
+                sliced[i] = alone(together(over, self._signature)[0])
+        running = [(i, leaf) for i, leaf in leaves.items() if leaf.unit >= 0]
 
-        for v, of_node in zip(nodes, leaves, strict=True):
-            found_exprs = []
-            for wire, of_wire in zip(self._graph.original.nodes[v].inputs, of_node, strict=True):
-                slots = zip(of_wire, self._skeletons(wire.expr)[1], strict=True)
-                new = iter([placeholder(leaf, at) for leaf, at in slots])
-                found_exprs.append(_rewritten(wire.expr, new, self._skeletons.is_leaf))
-            exprs.append(found_exprs)
-        carried = [unit for unit, back in running if back == 1]
+        def seen(values: Mapping[int, Any], back: int) -> dict[int, Any]:
+            """What stands for the leaves that are members of the chain."""
+            of_step = [(i, leaf) for i, leaf in running if leaf.back == back and leaf.unit in values]
+            return {i: values[leaf.unit].astype(leaf.over[0].dtype) for i, leaf in of_step}
 
-        def step(before: dict[int, Any], slices: dict[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+        def step(before: dict[int, Any], slices: list[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
             now: dict[int, Any] = {}
-            known = {**fixed, **slices, **{running[unit, 1]: before[unit] for unit in carried}}
-            for v, inputs in zip(nodes, exprs, strict=True):
-                rule, unit = self._graph.original.nodes[v].rule, self._unit(v)
-                assert rule is not None
-                evaluator = Evaluator(constants, members.with_own(known))
-                now[unit] = rule.forward(*(evaluator(expr) for expr in inputs))
-                if (unit, 0) in running:
-                    known[running[unit, 0]] = now[unit]
-            return {unit: now[unit] for unit in carried}, now
+            evaluator = Evaluator((), own, known=alone)
+            evaluator.found |= {**fixed, **dict(zip(sliced, slices, strict=True)), **seen(before, 1)}
+            for v in self._steps[first]:
+                node, unit = self._graph.original.nodes[v], self._unit(v)
+                assert node.rule is not None
+                now[unit] = node.rule.forward(*evaluator.each(node.inputs))
+                evaluator.found |= seen({unit: now[unit]}, 0)
+            return {unit: now[unit] for unit in before}, now
 
         start = {}
-        for unit in carried:
+        for unit in (leaf.unit for _, leaf in running if leaf.back):
             (v,) = (v for v in self._graph.members[unit] if self._step[v] == first - 1)
             start[unit] = own[v]
-        _, found = lax.scan(step, start, sliced, length=last - first)
+        _, found = lax.scan(step, start, list(sliced.values()), length=last - first)
         return dict(found)
-
-
-def _rewritten(expr: Expr, leaves: Iterator[Expr], is_leaf: Callable[[Expr], bool]) -> Expr:
-    """The expression with its leaves, in the order of its skeleton, replaced."""
-    if is_leaf(expr):
-        return next(leaves)
-    if expr.call is None:
-        return expr
-    args = tuple(_rewritten(arg, leaves, is_leaf) for arg in expr.call.args)
-    return dataclasses.replace(expr, call=dataclasses.replace(expr.call, args=args))
