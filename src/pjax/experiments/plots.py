@@ -132,7 +132,7 @@ def accuracy_over_depth(runs: Sequence[Run]) -> Any:
     axis.set_xticks(ticks := np.unique(depths), [f"{depth:.0f}" for depth in ticks])
     axis.minorticks_off()
     axis.set_xlabel("layers")
-    ends = [_line(axis, points, how, banded=True)[1] for how, points in drawn.items()]
+    ends = [_line(axis, tuple(points), how, banded=True)[1] for how, points in drawn.items()]
     names = zip(drawn, map(methods.label, lines), ends, strict=True)
     plotting.end_labels(axis, [how.label(name, end) for how, name, end in names])
     plotting.note(figure, ["line and band: mean ± std over seeds"])
