@@ -14,7 +14,7 @@ from collections import deque
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node, renumber
 from pjax.graph.wires import Expr, Wire
-from pjax.rules.identity import Identity
+from pjax.rules.sum import Identity
 
 logger = logging.getLogger("pjax")
 

@@ -9,9 +9,10 @@ from typing import ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_positive
 from pjax.devices import in_each_step
 from pjax.errors import InputError
-from pjax.losses._labels import check_classes, check_positive, check_probabilities, one_hot
+from pjax.losses._labels import check_classes, check_probabilities, one_hot
 from pjax.rules.arithmetic import rows, wide
 from pjax.rules.base import Target, apply, per_loss
 
@@ -54,7 +55,7 @@ class CrossEntropy(Target):
     core: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        check_positive(self.name, "scale", self.scale)
+        check_positive(f"{self.name}: scale", self.scale)
         if self.solver not in ("newton", "fixed_point"):
             raise InputError(f'cross_entropy: solver must be "newton" or "fixed_point"; got {self.solver!r}.')
 

@@ -25,7 +25,7 @@ import numpy as np
 from pjax.devices import on_one_device
 from pjax.rules.arithmetic import TINY
 from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts, answering
-from pjax.rules.dot import Dot, Multiplier, multiplier, sum_and_difference, times_visible
+from pjax.rules.dot import Dot, Multiplier, Pair, multiplier, sum_and_difference, times_visible
 
 
 class Found(NamedTuple):
@@ -48,18 +48,28 @@ class Contraction(Rule):
     dtypes: tuple[Any, Any]
     result: Any = dataclasses.field(default=None, kw_only=True)
     """The type of the output, as the program says; None: that of the inputs."""
+    precision: Any = dataclasses.field(default=None, kw_only=True)
 
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The dot products, of shape `out`."""
         return self.pairs((x, y))
 
     @abc.abstractmethod
-    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def pairs(self, *terms: Pair) -> jax.Array:
         """The sum of the dot products of several pairs."""
 
     @abc.abstractmethod
     def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
         """`pair` as one operation of the compiler, in a type or in that of the inputs, if this is wider."""
+
+    def product(
+        self, operation: Callable[..., jax.Array], pair: Pair, *settings: Any, result: Any = jnp.float32
+    ) -> jax.Array:
+        """What an operation of JAX with settings makes of two arrays, in a type or in that of these."""
+        dtype = jnp.result_type(*pair)
+        wider = jnp.promote_types(dtype, dtype if result is None else result)
+        x, y = (a.astype(dtype) for a in pair)
+        return operation(x, y, *settings, precision=self.precision, preferred_element_type=wider)
 
     @property
     @abc.abstractmethod
@@ -297,6 +307,6 @@ def _where_read(at: Place, residual: jax.Array) -> jax.Array:
     return residual if at.read is None else jnp.where(at.read, residual, 0)
 
 
-def added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: tuple[Any, Any]) -> jax.Array:
+def added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: Pair) -> jax.Array:
     """The sum of what a function makes of several pairs."""
     return functools.reduce(operator.add, (pair(x, y) for x, y in terms))

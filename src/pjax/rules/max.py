@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from pjax.devices import has_kernels, on_one_device
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive, answering
+from pjax.rules.base import Arrays, Primitive, Projection, Weight, answering
 from pjax.rules.kernels import maximum as max_kernel
 
 
@@ -72,13 +72,8 @@ class Max(Primitive):
         )
 
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         # Relative to the old output, so that numbers near the maximum keep their low digits.
         x = self.sign * ((wide(inputs[0]) - wide(output)[..., None]) + wide(shifts[0]))
         z = self.sign * wide(shift)

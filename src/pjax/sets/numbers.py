@@ -1,13 +1,13 @@
 """Sets of numbers, each for itself: bounds, whole numbers, known entries."""
 
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_positive
 from pjax.errors import InputError
 from pjax.sets._set import STATIC, Set
 
@@ -86,8 +86,7 @@ class Integers(Set):
                 raise InputError(f"Integers: bounds must be whole numbers or None; got {bound!r}.")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise InputError(f"Integers: low must not be above high; got {self.low} and {self.high}.")
-        if not (math.isfinite(self.step) and self.step > 0):
-            raise InputError(f"Integers: step must be a positive finite number; got {self.step!r}.")
+        check_positive("Integers: step", self.step)
 
     def project(self, x: jax.Array) -> jax.Array:
         x = x / self.step

@@ -99,7 +99,7 @@ def project(
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    x, y = (rule.rows(i, at.astype(jnp.float32)) for i, at in enumerate(inputs))
+    x, y = (_rows(rule, i, at.astype(jnp.float32)) for i, at in enumerate(inputs))
     (batch, m, length), n = x.shape, y.shape[1]
     size = blocks or Blocks.of(batch, m, n, length)
     wide = power_of_two(length)
@@ -186,10 +186,15 @@ def project(
     return Projected((first, second), totals, lam.reshape(rule.out), squared.reshape(rule.out))
 
 
+def _rows(rule: Any, i: int, x: jax.Array) -> jax.Array:
+    """Input i as the rows of dot products: shape ``(batch, free, K)``."""
+    return rule.rows(i, x).reshape(math.prod(x.shape[d] for d in rule.batch[i]), -1, rule.length)
+
+
 def _slots(rule: Any, i: int, rows: jax.Array) -> jax.Array:
     """Rows in the shape of input i."""
     aval = jax.ShapeDtypeStruct(rule.shapes[i], rows.dtype)
-    (x,) = jax.linear_transpose(lambda x: rule.rows(i, x), aval)(rows)
+    (x,) = jax.linear_transpose(lambda x: _rows(rule, i, x), aval)(rows)
     return x
 
 
