@@ -219,8 +219,6 @@ def test_bad_settings(make, match):
 class Wrong(sets.Set):
     """A set whose projection goes wrong."""
 
-    name = "wrong"
-
     def project(self, x):
         return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1) / 2
 
@@ -256,7 +254,7 @@ class Nan(Wrong):
 )
 def test_the_checker_catches(kind, match):
     jax.tree_util.register_dataclass(kind, data_fields=[], meta_fields=[])
-    with pytest.raises(AssertionError, match=f"wrong: failed: .*{match}"):
+    with pytest.raises(AssertionError, match=f"{kind.__name__}: failed: .*{match}"):
         check_set(kind(), (3,), samples=64)
 
 

@@ -165,9 +165,6 @@ class Minimise(Target):
     def displace(self, predictions: jax.Array, *_: Any, **__: Any) -> jax.Array:
         return jnp.full_like(predictions, -self.scale)
 
-    def descent(self, predictions: jax.Array, *_: Any) -> jax.Array:
-        return jnp.full_like(predictions, -1.0)
-
 
 def minimise(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
     """Numbers that are to be small, each a loss of its own.

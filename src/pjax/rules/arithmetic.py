@@ -41,6 +41,12 @@ def rows(x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, cuda=lie, default=lambda x: x)
 
 
+def first(chosen: jax.Array) -> jax.Array:
+    """Along the last axis, only the first that is chosen. An argmax would be a kernel of its own."""
+    place = jax.lax.broadcasted_iota(jnp.int32, chosen.shape, chosen.ndim - 1)
+    return place == jnp.min(jnp.where(chosen, place, chosen.shape[-1]), axis=-1, keepdims=True)
+
+
 def condensed(x: np.ndarray) -> int | np.ndarray:
     """An array of counts as a positive number, or without axes along which it does not change.
 

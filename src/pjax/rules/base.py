@@ -222,11 +222,7 @@ class SlotBySlot(Rule):
             for x, s in zip(at.inputs, shifts, strict=False)
         )
         moves, move = self.move_edges(at, full, goal)
-
-        def squares(i: int, whole: bool) -> jax.Array:  # noqa: ARG001
-            return moves[i] ** 2
-
-        return Moves(moves, move, total_squares(moves), squares)
+        return Moves(moves, move, total_squares(moves), lambda i, _: moves[i] ** 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -379,12 +375,8 @@ class Target(SlotBySlot):
         """The predictions after the move."""
         return predictions + self.displace(predictions, *labels)
 
-    def move_edges(
-        self,
-        at: Place,
-        shifts: Arrays,
-        goal: jax.Array | None,  # noqa: ARG002 - nobody reads it
-    ) -> tuple[Arrays, None]:
+    def move_edges(self, at: Place, shifts: Arrays, goal: jax.Array | None) -> tuple[Arrays, None]:
+        del goal  # nobody reads it
         predictions, *labels = at.inputs
         now, factor = predictions + shifts[0], at.factor
         if isinstance(factor, float) and factor == 1:

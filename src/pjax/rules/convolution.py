@@ -15,7 +15,7 @@ from jax.custom_batching import sequential_vmap
 
 from pjax.devices import end_kernel, has_kernels, on_one_device
 from pjax.rules.arithmetic import condensed
-from pjax.rules.contraction import Contraction, Found, added
+from pjax.rules.contraction import Contraction, added
 from pjax.rules.dot import Pair
 from pjax.rules.kernels import multiplier as solve_kernel
 from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
@@ -154,19 +154,18 @@ class Convolution(Contraction):
         out, depth, *taps = self.axes[1]
         return _put(pull_kernel(self._correlation, x, c), (*taps, depth, out))
 
-    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:
+    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., Sequence[jax.Array]] | None:
         rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
         known = rows and self.groups == 1 and has_kernels("multiplier")
         if not (known and solve_kernel.fits(self.out, weight, *arrays)):
             return None
 
-        def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> Found:
+        def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> list[jax.Array]:
             moved, at, asked = (a.reshape(-1, self.out[-1]) for a in (drift, point, goal))
             lengths = norms[0].ravel(), norms[1].ravel()
-            found = solve_kernel.solve(moved, at, asked, lengths, self.length, weight)
-            places = found.rows.reshape(self.out[0], 1, *self.out[1:-1])
-            own = self.spread(0, places), self.spread(1, found.columns)
-            return Found(found.other.reshape(self.out), found.reached.reshape(self.out), own)
+            *each, rows, columns = solve_kernel.solve(moved, at, asked, lengths, self.length, weight)
+            places = rows.reshape(self.out[0], 1, *self.out[1:-1])
+            return [*(a.reshape(self.out) for a in each), self.spread(0, places), self.spread(1, columns)]
 
         return solve
 

@@ -125,6 +125,11 @@ class SumRelu(Sum):
     def sensitivity(self, inputs: Arrays, output: jax.Array) -> float:
         return sum(x.size for x in inputs) / max(output.size, 1)
 
+    def project(self, inputs: Arrays, output: jax.Array, weight: Weight = 1.0) -> Projection:
+        s, z = self._total(inputs), wide(output)
+        moves, _, end = self._nearest(inputs, s, z, z - s, weight)
+        return tuple(x + m for x, m in zip(inputs, moves, strict=True)), end.astype(output.dtype)
+
     def displace(
         self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
     ) -> Projection:
@@ -132,13 +137,21 @@ class SumRelu(Sum):
         # On the sloped piece the sum is the output itself, so that the residual holds only shifts.
         before = jnp.where(point > 0, point, self._total(inputs))
         residual = jnp.where(point > 0, dz - ds, dz - (before + ds))
-        s, z, w = before + ds, point + dz, weight_like(weight, dz)
-        m = sum(x.shape[-1] for x in inputs)
+        moves, move, _ = self._nearest(inputs, before + ds, point + dz, residual, weight)
+        return moves, move.astype(output.dtype)
+
+    def _nearest(
+        self, inputs: Arrays, s: jax.Array, z: jax.Array, residual: jax.Array, weight: Weight
+    ) -> tuple[Arrays, jax.Array, jax.Array]:
+        """The moves of inputs and output, and the output, for a sum ``s`` and a target ``z``."""
+        w, m = weight_like(weight, z), sum(x.shape[-1] for x in inputs)
         k = m * w
         sloped = s + jnp.where(s >= 0, k, k / (1 + jnp.sqrt(1 + k))) * z > 0
         back = residual / (1 + k)
         step = jnp.where(sloped, w * back, -jnp.maximum(s, 0) / max(m, 1))
-        return self._spread(step, inputs), jnp.where(sloped, -back, -z).astype(output.dtype)
+        # Rounding must not push a point of the sloped piece below zero.
+        end = jnp.where(sloped, jnp.maximum(z - back, 0), 0)
+        return self._spread(step, inputs), jnp.where(sloped, -back, -z), end
 
 
 @jax.custom_vjp

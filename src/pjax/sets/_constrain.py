@@ -164,8 +164,8 @@ def constrain(x: jax.typing.ArrayLike, into: Set, axis: int | Sequence[int] | No
     def vector_form(y: jax.Array) -> jax.Array:
         return y.transpose(order).reshape(*members, *core)
 
-    moved = {name: vector_form(getattr(fitted, name)) for name in fitted.entries if axes}
-    moved = {name: array for name, array in moved.items() if array is not None}
+    entries = {name: getattr(fitted, name) for name in fitted.entries if axes}
+    moved = {name: vector_form(array) for name, array in entries.items() if array is not None}
     arrays, structure = jax.tree.flatten(dataclasses.replace(fitted, **moved))
     found = apply(Constrain(type(into), structure), vector_form(value), *arrays)
     back = tuple(order.index(a) for a in range(value.ndim))

@@ -24,7 +24,6 @@ class Set(abc.ABC):
     numbers or arrays, so that sets can be passed through `jax.vmap` and `jax.jit`, or marked as static.
     """
 
-    name: ClassVar[str]
     entries: ClassVar[tuple[str, ...]] = ()
     """Fields with a number for every entry of the value; all other arrays have one for every member."""
 
@@ -116,8 +115,6 @@ class Own(Set):
     nearest: Callable[[jax.Array], jax.Array] = dataclasses.field(metadata=STATIC)
     axes: int = dataclasses.field(default=1, metadata=STATIC)
     convex: bool = dataclasses.field(default=True, metadata=STATIC)
-
-    name: ClassVar[str] = "own"
 
     def __post_init__(self) -> None:
         if not callable(self.nearest):

@@ -28,7 +28,6 @@ class Box(Set):
     lower: Any = None
     upper: Any = None
 
-    name: ClassVar[str] = "box"
     core = 0
     entries: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
@@ -50,7 +49,6 @@ class NonNegative(Set):
     [0.0, 0.5]
     """
 
-    name: ClassVar[str] = "non_negative"
     core = 0
 
     def project(self, x: jax.Array) -> jax.Array:
@@ -77,7 +75,6 @@ class Integers(Set):
     high: int | None = dataclasses.field(default=None, metadata=STATIC)
     step: float = dataclasses.field(default=1.0, metadata=STATIC)
 
-    name: ClassVar[str] = "integers"
     core = 0
 
     def __post_init__(self) -> None:
@@ -115,7 +112,6 @@ class Known(Set):
     mask: Any
     values: Any
 
-    name: ClassVar[str] = "known"
     core = 0
     entries: ClassVar[tuple[str, ...]] = ("mask", "values")
 

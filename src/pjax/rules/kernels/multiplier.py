@@ -5,7 +5,7 @@ divisions take several times as long.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +18,6 @@ FEWEST = 2**19  # dot products; fewer are not most of a step
 
 _TOGETHER = 512  # dot products at once in one program
 _PROGRAMS = 2048
-
-
-class Solved(NamedTuple):
-    """What the projection of a table of dot products does to its factors: see `Multiplier`."""
-
-    other: jax.Array
-    reached: jax.Array
-    """Where the dot products are: what was asked of them, less their multiplier over their weight."""
-    rows: jax.Array
-    """For the first factor, the sums over each row of what `Multiplier.along` is."""
-    columns: jax.Array
-    """For the second factor, those over each column."""
 
 
 def fits(out: tuple[int, ...], weight: Any, *arrays: jax.Array) -> bool:
@@ -49,7 +37,7 @@ def solve(
     norms: tuple[jax.Array, jax.Array],
     length: int,
     weight: float,
-) -> Solved:
+) -> list[jax.Array]:
     """Project a table of dot products.
 
     Args:
@@ -60,6 +48,10 @@ def solve(
             column.
         length: of the factors.
         weight: of the outputs.
+
+    Returns:
+        What `Multiplier.other` is; where the dot products then are; and the sums of what `Multiplier.along`
+        is, over each row for the first factor, and over each column for the second.
     """
     count, columns = drift.shape
     together = _TOGETHER // columns
@@ -93,4 +85,4 @@ def solve(
     flat = (a.reshape(-1) for a in (drift, point, goal, *norms))
     other, reached, rows, sums = call(kernel, "solve", sizes, (programs,), 8)(*flat)
     sums = sum_in_parts(sums.reshape(programs, columns).T)
-    return Solved(other.reshape(drift.shape), reached.reshape(drift.shape), rows, sums)
+    return [other.reshape(drift.shape), reached.reshape(drift.shape), rows, sums]
