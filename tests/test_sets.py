@@ -203,7 +203,7 @@ def test_the_simplex_far_away():
         (lambda: sets.Known(np.ones(2), np.ones(2)), "mask must be booleans; got float"),
         (lambda: sets.Known(True, np.inf), "values must be finite"),
         (lambda: sets.Own(3), "nearest must be a function of an array; got 3"),
-        (lambda: sets.Own(even, axes=3), "axes must be 0, 1 or 2; got 3"),
+        (lambda: sets.Own(even, axes=3), "axes must be a whole number from 0 to 2, got 3"),
         (lambda: sets.Own(lambda x: x[:1]).project(jnp.ones(2)), "must keep the shape"),
     ],
 )

@@ -10,7 +10,7 @@ from pjax.checks import check_float, check_positive
 from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_finite, one_hot
 from pjax.rules.arithmetic import wide
-from pjax.rules.base import Target, apply
+from pjax.rules.base import Target, apply, per_loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +164,9 @@ class Minimise(Target):
 
     def displace(self, predictions: jax.Array, *_: Any, **__: Any) -> jax.Array:
         return jnp.full_like(predictions, -self.scale)
+
+    def weighted(self, factor: jax.typing.ArrayLike, predictions: jax.Array, *_: Any, **__: Any) -> jax.Array:
+        return (self.displace(predictions) * per_loss(factor, predictions)).astype(predictions.dtype)
 
 
 def minimise(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:

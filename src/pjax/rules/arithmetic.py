@@ -34,11 +34,10 @@ def rows(x: jax.Array) -> jax.Array:
     A chain of reductions over the last axis is then one kernel. The compiler chooses other orders where the
     array comes out of one that is wide in another axis.
     """
-
-    def lie(x: jax.Array) -> jax.Array:
-        return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
-
-    return jax.lax.platform_dependent(x, cuda=lie, default=lambda x: x)
+    in_order = Layout(tuple(range(x.ndim)))
+    return jax.lax.platform_dependent(
+        x, cuda=lambda x: with_layout_constraint(x, in_order), default=lambda x: x
+    )
 
 
 def first(chosen: jax.Array) -> jax.Array:

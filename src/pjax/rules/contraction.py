@@ -48,18 +48,26 @@ class Contraction(Rule):
     def pairs(self, *terms: Pair) -> jax.Array:
         """The sum of the dot products of several pairs."""
 
-    @abc.abstractmethod
-    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
-        """`pair` as one operation of the compiler, in a type or in that of the inputs, if this is wider."""
+    operation: ClassVar[Callable[..., jax.Array]]
+    """Of JAX, for `pair`."""
 
-    def product(
-        self, operation: Callable[..., jax.Array], pair: Pair, *settings: Any, result: Any = jnp.float32
-    ) -> jax.Array:
-        """What an operation of JAX with settings makes of two arrays, in a type or in that of these."""
-        dtype = jnp.result_type(*pair)
+    @property
+    @abc.abstractmethod
+    def settings(self) -> tuple[Any, ...]:
+        """Of the operation, after its arrays."""
+
+    def _plain(self, x: jax.Array, y: jax.Array, *settings: Any, result: Any = jnp.float32) -> jax.Array:
+        """`pair` as the operation, in a type or in that of the inputs, if this is wider.
+
+        With settings other than its own, it finds something else.
+        """
+        dtype = jnp.result_type(x, y)
         wider = jnp.promote_types(dtype, dtype if result is None else result)
-        x, y = (a.astype(dtype) for a in pair)
-        return operation(x, y, *settings, precision=self.precision, preferred_element_type=wider)
+        given, kinds = (
+            settings or self.settings,
+            {"precision": self.precision, "preferred_element_type": wider},
+        )
+        return type(self).operation(x.astype(dtype), y.astype(dtype), *given, **kinds)
 
     @property
     @abc.abstractmethod

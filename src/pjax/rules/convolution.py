@@ -26,6 +26,7 @@ from pjax.rules.windows import box, windows
 class Convolution(Contraction):
     """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
 
+    operation = staticmethod(lax.conv_general_dilated)
     windowed: ClassVar[bool] = True
 
     @property
@@ -71,13 +72,10 @@ class Convolution(Contraction):
         xs, ys = zip(*terms, strict=True)
         return ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
 
-    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
-        axes = lax.ConvDimensionNumbers(*self.axes)
-        return self.product(lax.conv_general_dilated, (x, y), *self._gaps, axes, self.groups, result=result)
-
-    @property
-    def _gaps(self) -> tuple[Any, ...]:
-        return self.strides, self.padding, self.input_dilation, self.kernel_dilation
+    @functools.cached_property
+    def settings(self) -> tuple[Any, ...]:
+        gaps = self.strides, self.padding, self.input_dilation, self.kernel_dilation
+        return *gaps, lax.ConvDimensionNumbers(*self.axes), self.groups
 
     # --- On CPU ---
     #
@@ -86,13 +84,10 @@ class Convolution(Contraction):
     # slower without. So here they come in that order. Nor is a convolution with groups fast, which is what
     # `vmap` over both inputs makes of one: those go one after the other.
 
-    def _on_cpu(self, pair: Pair, *gaps: Any, groups: int = 1) -> jax.Array:
-        settings = *gaps, _rows_first(pair[0].ndim), groups
-        return self.product(lax.conv_general_dilated, pair, *settings)
-
     def _pair_on_cpu(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        pair = x.transpose(_feature_last(self.axes[0])), self._kernel(y)
-        return _put(self._on_cpu(pair, *self._gaps, groups=self.groups), _feature_last(self.axes[2]))
+        x, gaps = x.transpose(_feature_last(self.axes[0])), self.settings[:4]
+        found = self._plain(x, self._kernel(y), *gaps, _rows_first(x.ndim), self.groups)
+        return _put(found, _feature_last(self.axes[2]))
 
     def _pull_input_on_cpu(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
         """Scatter as correlation with the flipped kernel."""
@@ -100,7 +95,8 @@ class Convolution(Contraction):
         kernel = lax.rev(kernel, range(kernel.ndim - 2)).swapaxes(-1, -2)
         c = c.transpose(_feature_last(self.axes[2]))
         padding = [(k - 1 - lo, n - m + lo) for n, k, m, (lo, _) in self._spans()]
-        x = self._on_cpu((c, kernel), self.input_dilation, padding, self.strides, self.kernel_dilation)
+        gaps = self.input_dilation, padding, self.strides, self.kernel_dilation
+        x = self._plain(c, kernel, *gaps, _rows_first(c.ndim))
         return _put(x, _feature_last(self.axes[0]))
 
     def _pull_kernel_on_cpu(self, x: jax.Array, c: jax.Array) -> jax.Array:
@@ -108,7 +104,8 @@ class Convolution(Contraction):
         (batch, feature, *spatial), (b, f, *s) = self.axes[0], self.axes[2]
         x, c = x.transpose(feature, *spatial, batch), c.transpose(*s, b, f)
         padding = [(lo, k + m - 1 - n - lo) for n, k, m, (lo, _) in self._spans()]
-        kernel = self._on_cpu((x, c), self.kernel_dilation, padding, self.input_dilation, self.strides)
+        gaps = self.kernel_dilation, padding, self.input_dilation, self.strides
+        kernel = self._plain(x, c, *gaps, _rows_first(x.ndim))
         out, depth, *taps = self.axes[1]
         return _put(kernel, (depth, *taps, out))
 

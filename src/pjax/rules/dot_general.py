@@ -19,6 +19,7 @@ from pjax.rules.contraction import Contraction, added
 class DotGeneral(Contraction):
     """`lax.dot_general`."""
 
+    operation = staticmethod(lax.dot_general)
     contract: tuple[tuple[int, ...], tuple[int, ...]]
     batch: tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -34,8 +35,9 @@ class DotGeneral(Contraction):
             default=functools.partial(added, self._plain),
         )
 
-    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
-        return self.product(lax.dot_general, (x, y), (self.contract, self.batch), result=result)
+    @functools.cached_property
+    def settings(self) -> tuple[Any, ...]:
+        return ((self.contract, self.batch),)
 
     def _products(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The products before they are summed."""
@@ -57,7 +59,7 @@ class DotGeneral(Contraction):
     def _in_parts(self, x: jax.Array, y: jax.Array) -> jax.Array:
         (a,), (b,) = self.contract
         x, y = (z.reshape(*z.shape[:d], self._parts, -1, *z.shape[d + 1 :]) for z, d in ((x, a), (y, b)))
-        return self.product(lax.dot_general, (x, y), (((a + 1,), (b + 1,)), ((a,), (b,)))).sum(0)
+        return self._plain(x, y, (((a + 1,), (b + 1,)), ((a,), (b,)))).sum(0)
 
     @functools.cached_property
     def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -128,8 +128,7 @@ def explicit_padding(
     ((0, 1),)
     """
     dilation = (1,) * len(sizes) if dilation is None else tuple(dilation)
-    _check_lengths(len(sizes), window=window, strides=strides, dilation=dilation)
-    _check_positive(window=window, strides=strides, dilation=dilation)
+    _check(len(sizes), window=window, strides=strides, dilation=dilation)
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
             raise InputError(
@@ -144,7 +143,7 @@ def explicit_padding(
         raise InputError(
             f"Padding must be 'SAME', 'VALID', an integer or pairs (before, after), got {padding!r}."
         ) from error
-    _check_lengths(len(sizes), padding=pairs)
+    _check(len(sizes), padding=pairs)
     return pairs
 
 
@@ -153,15 +152,11 @@ def _span(out: int, stride: int) -> int:
     return (out - 1) * stride + 1 if out else 0
 
 
-def _check_lengths(ndim: int, **settings: Sequence[object]) -> None:
+def _check(ndim: int, **settings: Sequence[Any]) -> None:
     for name, setting in settings.items():
         if len(setting) != ndim:
             raise InputError(
                 f"{name} needs one entry for each of the {ndim} axes, got {len(setting)}: {tuple(setting)}."
             )
-
-
-def _check_positive(**settings: Sequence[int]) -> None:
-    for name, setting in settings.items():
-        if any(s < 1 for s in setting):
+        if name != "padding" and any(s < 1 for s in setting):
             raise InputError(f"{name} must be positive along every axis, got {tuple(setting)}.")

@@ -90,10 +90,6 @@ class Set(abc.ABC):
             raise InputError(f"{type(self).__name__}: {field} must be {wanted}; got {known[bad][0]:g}.")
         return known
 
-    def check_whole(self, field: str, least: int) -> None:
-        """Raise `InputError` unless a field is a whole number, not below the least."""
-        check_whole(f"{type(self).__name__}: {field}", getattr(self, field), least)
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +115,7 @@ class Own(Set):
     def __post_init__(self) -> None:
         if not callable(self.nearest):
             raise InputError(f"Own: nearest must be a function of an array; got {self.nearest!r:.120}.")
-        self.check_whole("axes", 0)
-        if self.axes > 2:
-            raise InputError(f"Own: axes must be 0, 1 or 2; got {self.axes}.")
+        check_whole("Own: axes", self.axes, 0, 3)
 
     @property
     def core(self) -> int:

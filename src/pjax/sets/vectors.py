@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_whole
 from pjax.errors import InputError
 from pjax.sets._set import STATIC, Set
 from pjax.sets.numbers import Box
@@ -139,7 +140,7 @@ class Sparse(Set):
     k: int = dataclasses.field(metadata=STATIC)
 
     def __post_init__(self) -> None:
-        self.check_whole("k", 1)
+        check_whole("Sparse: k", self.k)
 
     def check(self, shape: tuple[int, ...]) -> None:
         if shape[0] < self.k:
