@@ -37,7 +37,7 @@ def positive(rule: Scalar) -> Scalar:
 
 
 POWERS = [elementary("integer_pow", y=y) for y in (-2, -1, 3, 4)]
-OTHERS = [elementary(name) for name in TABLE if name not in ("digamma", "integer_pow", "lgamma")]
+OTHERS = [elementary(name) for name in sorted(TABLE) if name not in ("digamma", "integer_pow", "lgamma")]
 GAMMAS = [positive(elementary(name)) for name in ("digamma", "lgamma")]
 RULES = [*OTHERS, *POWERS, *GAMMAS, *(Scalar(Function(name, name, fn)) for name, fn in WRITTEN.items())]
 EXAMPLES = [Example(rule, (((),),)) for rule in RULES]

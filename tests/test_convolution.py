@@ -391,8 +391,8 @@ def test_explicit_padding_reads_numbers_and_dilation():
         (lambda: explicit_padding([1, 1], (3, 3), (1, 1), (5, 5)), "pairs"),
         (lambda: explicit_padding(1.5, (3,), (1,), (5,)), "pairs"),
         (lambda: explicit_padding("SAME", (3,), (0,), (5,)), "strides must be positive"),
-        (lambda: windows(jnp.ones(3), (1, 1), (1,), ((0, 0),)), "window needs one entry"),
-        (lambda: windows(jnp.ones(3), (0,), (1,), ((0, 0),)), "window must be positive"),
+        (lambda: explicit_padding("SAME", (1, 1), (1,), (3,)), "window needs one entry"),
+        (lambda: explicit_padding("SAME", (0,), (1,), (3,)), "window must be positive"),
         (lambda: windows(jnp.ones(3), (1,), (1,), ((-2, -2),)), "crops more"),
     ],
 )

@@ -75,7 +75,7 @@ def name_taken(rule):
     class NameTaken(rule):
         name = "identity"
 
-    return NameTaken, "'identity' is taken by pjax.rules.identity.Identity"
+    return NameTaken, "'identity' is taken by pjax.rules.sum.Identity"
 
 
 def no_projection(rule):

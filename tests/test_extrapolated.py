@@ -14,7 +14,7 @@ from pjax import nn, optim
 from pjax.experiments import models
 from pjax.optim import ExtrapolatedProjections
 from pjax.rules.max import Max
-from pjax.rules.sum_relu import SumRelu
+from pjax.rules.sum import SumRelu
 from tests.graphs import Numbers, conv
 
 KEY = jax.random.key(0)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas
 
 import pjax
 from pjax import devices as _devices
@@ -26,6 +27,17 @@ from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
 from pjax.rules.kernels.edges import Blocks
 
 pytestmark = pytest.mark.usefixtures("kernels")
+
+
+def interpreted(kernel):
+    """A kernel run without a GPU."""
+
+    def run(*args, **settings):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pallas, "pallas_call", functools.partial(pallas.pallas_call, interpret=True))
+            return getattr(kernel, "__wrapped__", kernel)(*args, **settings)
+
+    return run
 
 
 # --- Convolutions, against `lax.conv_general_dilated` ---
@@ -82,7 +94,7 @@ def assert_close(found, expected):
 @pytest.mark.parametrize("name", CASES)
 def test_correlations_are_convolutions_of_jax(name):
     rule, shape, x, y = made(name)
-    assert_close(correlate(shape, (x, y), interpret=True), plain(rule, x, y))
+    assert_close(interpreted(correlate)(shape, (x, y)), plain(rule, x, y))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,7 +102,7 @@ def test_their_transposes_in_the_kernel(name):
     rule, shape, x, y = made(name)
     c = normal(2, rule.out)
     (expected,) = jax.linear_transpose(lambda y: plain(rule, x, y), y)(c)
-    assert_close(pull_kernel(shape, x, c, interpret=True), expected)
+    assert_close(interpreted(pull_kernel)(shape, x, c), expected)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0][-1] > 1])
@@ -98,7 +110,7 @@ def test_their_transposes_in_the_images(name):
     rule, shape, x, y = made(name)
     c = normal(2, rule.out)
     (expected,) = jax.linear_transpose(lambda x: plain(rule, x, y), x)(c)
-    assert_close(correlate(shape.transposed, (c, y), backwards=True, interpret=True), expected)
+    assert_close(interpreted(correlate)(shape.transposed, (c, y), backwards=True), expected)
 
 
 @pytest.mark.parametrize("name", ["same", "one channel"])
@@ -106,7 +118,7 @@ def test_the_sum_of_several(name):
     rule, shape, x, y = made(name)
     terms = [(x, y), (normal(2, x.shape), normal(3, y.shape)), (normal(4, x.shape), y)]
     expected = sum(plain(rule, *term) for term in terms)
-    assert_close(correlate(shape, *terms, interpret=True), expected)
+    assert_close(interpreted(correlate)(shape, *terms), expected)
 
 
 @pytest.mark.parametrize("name", ["same", "one channel"])
@@ -117,7 +129,7 @@ def test_few_programs_share_out_many_tiles(name, monkeypatch):
     rule = convolution(x.shape, y.shape)
     c = normal(2, rule.out)
     (expected,) = jax.linear_transpose(lambda y: plain(rule, x, y), y)(c)
-    assert_close(pull_kernel(rule._correlation, x, c, interpret=True), expected)
+    assert_close(interpreted(pull_kernel)(rule._correlation, x, c), expected)
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (1, None)])
@@ -130,14 +142,14 @@ def test_stacked(name, axes):
         return x if axis is None else jnp.stack([x, 2 - x], axis)
 
     arguments = stacked(x, axes[0]), stacked(y, axes[1])
-    found = jax.vmap(lambda x, y: correlate(shape, (x, y), interpret=True), axes)(*arguments)
+    found = jax.vmap(lambda x, y: interpreted(correlate)(shape, (x, y)), axes)(*arguments)
     assert_close(found, jax.vmap(lambda x, y: plain(rule, x, y), axes)(*arguments))
 
     def transposed(x, c):
         return jax.linear_transpose(lambda y: plain(rule, x, y), y)(c)[0]
 
     arguments = stacked(x, axes[0]), stacked(c, axes[1])
-    found = jax.vmap(lambda x, c: pull_kernel(shape, x, c, interpret=True), axes)(*arguments)
+    found = jax.vmap(lambda x, c: interpreted(pull_kernel)(shape, x, c), axes)(*arguments)
     assert_close(found, jax.vmap(transposed, axes)(*arguments))
 
 
@@ -302,7 +314,7 @@ def expected(x, z, w):
 @jax.jit
 def both(x, z, w):
     """What the kernel finds, and what is expected: one program for numbers of all scales."""
-    return max_kernel.displace(x, z, w, interpret=True), expected(x, z, w)
+    return interpreted(max_kernel.displace)(x, z, w), expected(x, z, w)
 
 
 def check(x, z, w):
@@ -326,7 +338,7 @@ def test_many_rounds():
 def test_equal_numbers():
     """Only the first of several largest is raised; all of them are lowered."""
     x = jnp.zeros((1, 10, 2)).at[0, 4:6].set(1.0)
-    move, back = max_kernel.displace(x, jnp.array([[3.0, 0.0]]), jnp.ones((1, 2)), interpret=True)
+    move, back = interpreted(max_kernel.displace)(x, jnp.array([[3.0, 0.0]]), jnp.ones((1, 2)))
     np.testing.assert_array_equal(np.flatnonzero(move[0, :, 0]), [4])
     np.testing.assert_allclose(move[0, 4, 0], 1.0)
     np.testing.assert_array_equal(np.flatnonzero(move[0, :, 1]), [4, 5])
@@ -341,7 +353,7 @@ def test_nan_stays(where):
         x = x.at[1, 5, 2].set(jnp.nan)
     else:
         z = z.at[1, 2].set(jnp.nan)
-    found, wanted = max_kernel.displace(x, z, w, interpret=True), expected(x, z, w)
+    found, wanted = interpreted(max_kernel.displace)(x, z, w), expected(x, z, w)
     assert np.isnan(wanted[0]).any()
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
@@ -376,7 +388,7 @@ def test_axes_behind_the_vector(behind, sign, monkeypatch):
     monkeypatch.setattr(max, "on_one_device", on_cuda(used))
     monkeypatch.setattr(max_kernel, "FEWEST", 1)
     displace = max_kernel.displace
-    monkeypatch.setattr(max_kernel, "displace", lambda *args: displace(*args, interpret=True))
+    monkeypatch.setattr(max_kernel, "displace", interpreted(displace))
     (found,), found_back = rule.displace(*arguments)
     assert used == [True]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
@@ -422,7 +434,7 @@ def solve_expected(drift, point, goal, norms, weight):
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def solved(arguments, weight, sizes):  # noqa: ARG001 - the sizes that the kernel looks up
-    return solve_kernel.solve(*arguments, LENGTH, weight, interpret=True), solve_expected(*arguments, weight)
+    return interpreted(solve_kernel.solve)(*arguments, LENGTH, weight), solve_expected(*arguments, weight)
 
 
 def solve_check(arguments, weight=1.0):
@@ -460,7 +472,7 @@ def test_spheres():
 
 def test_nan_stays_solve():
     drift, point, goal, norms = solve_given(64, 8)
-    found = solve_kernel.solve(drift, point, goal.at[3, 2].set(jnp.nan), norms, LENGTH, 1.0, interpret=True)
+    found = interpreted(solve_kernel.solve)(drift, point, goal.at[3, 2].set(jnp.nan), norms, LENGTH, 1.0)
     bad = np.zeros((64, 8), bool)
     bad[3, 2] = True
     for got, want in zip(found, (bad, bad, bad.any(1), bad.any(0)), strict=True):
@@ -501,7 +513,7 @@ def test_a_network_does_the_same(monkeypatch):
 
     monkeypatch.setattr(contraction, "on_one_device", on_cuda)
     solve = solve_kernel.solve
-    monkeypatch.setattr(solve_kernel, "solve", lambda *args: solve(*args, interpret=True))
+    monkeypatch.setattr(solve_kernel, "solve", interpreted(solve))
     found = solver.update(loss, params, solver.init(params))[0]
     assert sum(used) == 4  # for each convolution, the kernel and what is made of it; not for the readout
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
@@ -545,7 +557,7 @@ def split_contraction(x, y, contract, batch):
 def kernel(rule, inputs, rest, residual, factor=1.0, **settings):
     def project(inputs, rest, residual):
         terms = tuple(((factor, r),) for r in rest)
-        return split_kernel.project(rule, inputs, terms, residual, interpret=True, **settings)
+        return interpreted(split_kernel.project)(rule, inputs, terms, residual, **settings)
 
     return jax.jit(project)(inputs, rest, residual)
 
@@ -697,15 +709,8 @@ def test_a_solver_does_the_same(make, consensus, monkeypatch):
 
     def one_pass(self, rule, at, inputs, drift, goal):
         used.append(rule)
-        return split_kernel.project(
-            rule,
-            inputs,
-            (self.rest[0].terms, self.rest[1].terms),
-            goal - drift,
-            at.weight,
-            at.read,
-            interpret=True,
-        )
+        rest = self.rest[0].terms, self.rest[1].terms
+        return interpreted(split_kernel.project)(rule, inputs, rest, goal - drift, at.weight, at.read)
 
     monkeypatch.setattr(Split, "_in_passes", one_pass)
     monkeypatch.setattr(_solver, "_PROGRAMS", type(_solver._PROGRAMS)())

@@ -255,6 +255,19 @@ def test_weights_are_factors():
         np.testing.assert_allclose(got[key], want[key], rtol=2e-5, atol=2e-5)
 
 
+def test_numbers_to_minimise_count_by_their_factor():
+    start, solver = jnp.array([1.0, 2.0]), pjax.optim.AlternatingProjections(steps_per_update=1)
+
+    def moved(factor):
+        def loss(p):
+            return pjax.squared_error(p, jnp.zeros(2), scale=1.0).sum() + factor * pjax.minimise(p).sum()
+
+        return solver.update(loss, start)[0]
+
+    for factor in (1.0, 0.1):  # the mean of what the two losses ask for
+        np.testing.assert_allclose(moved(factor), (start / 2 + start - factor) / 2, rtol=1e-6)
+
+
 def test_labels_that_add_up_to_zero():
     """Their loss is linear; zeros do not count."""
     signed = jnp.array([[1.0, -1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, -1.0]])

@@ -765,7 +765,7 @@ def test_inputs_that_do_not_fit(layer, x, message):
         ),
         (lambda: nn.MaxPool("2"), "window must be a whole number of at least 1, got '2'"),
         (lambda: nn.Embedding(3, 0), "Embedding: features must be a whole number of at least 1, got 0"),
-        (lambda: nn.Quantize(1), "levels must be an integer, at least 2; got 1."),
+        (lambda: nn.Quantize(1), "levels must be a whole number of at least 2, got 1"),
         (lambda: nn.Sequential([nn.ReLU()]), "got list as layer 0; write Sequential(*layers)."),
         (lambda: nn.Concat(nn.ReLU(), 3), "Concat: expected modules or functions, got int as layer 1."),
         (lambda: nn.RNN(7, []), "RNN: widths must be a list of at least one whole number, got []."),

@@ -203,7 +203,7 @@ def test_the_simplex_far_away():
         (lambda: sets.Known(np.ones(2), np.ones(2)), "mask must be booleans; got float"),
         (lambda: sets.Known(True, np.inf), "values must be finite"),
         (lambda: sets.Own(3), "nearest must be a function of an array; got 3"),
-        (lambda: sets.Own(even, axes=3), "axes must be 0, 1 or 2; got 3"),
+        (lambda: sets.Own(even, axes=3), "axes must be a whole number from 0 to 2, got 3"),
         (lambda: sets.Own(lambda x: x[:1]).project(jnp.ones(2)), "must keep the shape"),
     ],
 )
@@ -218,8 +218,6 @@ def test_bad_settings(make, match):
 @dataclasses.dataclass(frozen=True)
 class Wrong(sets.Set):
     """A set whose projection goes wrong."""
-
-    name = "wrong"
 
     def project(self, x):
         return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1) / 2
@@ -256,7 +254,7 @@ class Nan(Wrong):
 )
 def test_the_checker_catches(kind, match):
     jax.tree_util.register_dataclass(kind, data_fields=[], meta_fields=[])
-    with pytest.raises(AssertionError, match=f"wrong: failed: .*{match}"):
+    with pytest.raises(AssertionError, match=f"{kind.__name__}: failed: .*{match}"):
         check_set(kind(), (3,), samples=64)
 
 

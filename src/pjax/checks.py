@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import difflib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,23 @@ def check_whole(name: str, value: Any, least: int = 1, end: int = _LARGEST) -> i
         wanted = f"of at least {least}" if end == _LARGEST else f"from {least} to {end - 1}"
         raise InputError(f"{name} must be a whole number {wanted}, got {value!r}")
     return int(value)
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse what is not a positive finite number."""
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a positive finite number; got {value!r}.")
+
+
+def check_float(name: str, value: jax.typing.ArrayLike) -> jax.Array:
+    """The value as an array, which must be of floating-point numbers."""
+    array = jnp.asarray(value)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise InputError(
+            f"{name} must be floating-point numbers, got {array.dtype}; "
+            f"convert them, e.g. with .astype(jnp.float32)."
+        )
+    return array
 
 
 def check_multiple(name: str, value: int, of: int, what: str) -> None:

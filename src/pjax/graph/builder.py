@@ -8,7 +8,7 @@ Each equation is one of these:
 - a *layout*: it only moves numbers, and becomes part of the wires;
 - a *scalar function*: equations that follow number by number from one value are one node, however many;
 - an *operation* with a rule of its own: see `pjax.graph.equations`;
-- anything else with a derivative: one node, projected as a whole (`pjax.rules.joint`).
+- anything else with a derivative: one node, projected as a whole (`pjax.rules.Joint`).
 
 A cross-entropy that is spelt with other functions is one (`pjax.graph.spelt`).
 
@@ -33,11 +33,10 @@ from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import simplified
 from pjax.graph.wires import Call, Expr, Form, Wire
+from pjax.losses.closed_form import Minimise
 from pjax.losses.cross_entropy import CrossEntropy
-from pjax.losses.minimise import Minimise
 from pjax.rules.base import Rule
-from pjax.rules.joint import Joint
-from pjax.rules.linear import LinearMap
+from pjax.rules.linear import Joint, LinearMap
 from pjax.rules.scalar import TABLE, Function, Scalar
 from pjax.rules.scan import Scan
 

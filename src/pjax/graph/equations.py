@@ -26,9 +26,8 @@ from pjax.rules.divide import Divide
 from pjax.rules.dot import Dot
 from pjax.rules.dot_general import DotGeneral
 from pjax.rules.max import Max
-from pjax.rules.scalar import TABLE, TAME, Traits
-from pjax.rules.sum import Sum
-from pjax.rules.sum_relu import SumRelu
+from pjax.rules.scalar import TABLE, Traits
+from pjax.rules.sum import Sum, SumRelu
 from pjax.rules.windows import windows
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def traits_of(form: Form) -> Traits:
             return fixed(step.operands[1])
         if name == "integer_pow":
             return step.eqn.params["y"] >= 0
-        return name in TAME or (name in _ARITHMETIC and name not in _KINKS) or chooses(step)
+        return TABLE.get(name, Traits()).tame or (name in _ARITHMETIC and name not in _KINKS) or chooses(step)
 
     kinks = any(step.eqn.primitive.name in _KINKS and not chooses(step) for step in form.steps)
     return Traits(pieces=len(form.steps) > 1 and kinks, tame=all(map(is_tame, form.steps)))

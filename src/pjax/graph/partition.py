@@ -13,7 +13,7 @@ from collections import deque
 
 from pjax.graph.nodes import Graph, Node, renumber
 from pjax.graph.wires import Substitution, Wire
-from pjax.rules.identity import Identity
+from pjax.rules.sum import Identity
 
 logger = logging.getLogger("pjax")
 

@@ -1,12 +1,10 @@
 """Labels: what is accepted, and how it is checked."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax.checks import look_later
+from pjax.checks import check_float, look_later
 from pjax.errors import InputError
 
 
@@ -22,28 +20,11 @@ def one_hot(predictions: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.where(known[..., None], classes == labels[..., None], jnp.nan).astype(predictions.dtype)
 
 
-def check_float(name: str, what: str, value: jax.typing.ArrayLike) -> jax.Array:
-    """The value as an array; `InputError` unless it is floating-point."""
-    array = jnp.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise InputError(
-            f"{name}: {what} must be floating-point numbers, got {array.dtype}; "
-            f"convert them, e.g. with .astype(jnp.float32)."
-        )
-    return array
-
-
-def check_positive(name: str, what: str, value: float) -> None:
-    """Raise `InputError` unless a setting is a positive finite number."""
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name}: {what} must be a positive finite number; got {value!r}.")
-
-
 def check_classes(
     name: str, logits: jax.typing.ArrayLike, labels: jax.typing.ArrayLike
 ) -> tuple[jax.Array, jax.Array]:
     """Logits and labels as arrays that fit together; `InputError` if they do not."""
-    x = check_float(name, "logits", logits)
+    x = check_float(f"{name}: logits", logits)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise InputError(f"{name}: logits need a last axis of at least one class, got shape {x.shape}.")
     y = jnp.asarray(labels)

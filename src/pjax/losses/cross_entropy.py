@@ -3,20 +3,17 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_positive
 from pjax.devices import in_each_step
 from pjax.errors import InputError
-from pjax.losses._labels import check_classes, check_positive, check_probabilities, one_hot
-from pjax.rules.arithmetic import rows, wide
+from pjax.losses._labels import check_classes, check_probabilities, one_hot
+from pjax.rules.arithmetic import first, rows, wide
 from pjax.rules.base import Target, apply, per_loss
-
-Solver: TypeAlias = Callable[[jax.Array, jax.Array, float | jax.Array, int], jax.Array]
-"""How predictions move, given labels, the scale and a number of steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +51,7 @@ class CrossEntropy(Target):
     core: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        check_positive(self.name, "scale", self.scale)
+        check_positive(f"{self.name}: scale", self.scale)
         if self.solver not in ("newton", "fixed_point"):
             raise InputError(f'cross_entropy: solver must be "newton" or "fixed_point"; got {self.solver!r}.')
 
@@ -69,31 +66,23 @@ class CrossEntropy(Target):
     def weighted(self, factor: jax.typing.ArrayLike, predictions: jax.Array, labels: jax.Array) -> jax.Array:
         x, labels = in_each_step(rows(wide(predictions)), labels)
         y, steps = one_hot(x, labels), _steps(self.scale)
-        solve: Solver = _newton if self.solver == "newton" else _fixed_point
-        if labels.ndim == predictions.ndim:
-            solve = _unless_linear(solve)
-        if isinstance(factor, float) and factor == 1:
-            return solve(x, y, self.scale, steps).astype(predictions.dtype)
-        scale = self.scale * per_loss(factor, predictions)
-        # A loss that is to grow has no nearest point: its prediction goes as far the other way.
-        sign = jnp.where(scale < 0, -1, 1).astype(x.dtype)
-        return (sign * solve(x, y, jnp.abs(scale).astype(x.dtype), steps)).astype(predictions.dtype)
+        solve = _newton if self.solver == "newton" else _fixed_point
+        scale: float | jax.Array = self.scale
+        sign: float | jax.Array = 1.0
+        if not (isinstance(factor, float) and factor == 1):
+            # A loss that is to grow has no nearest point: its prediction goes as far the other way.
+            signed = self.scale * per_loss(factor, predictions)
+            scale, sign = jnp.abs(signed).astype(x.dtype), jnp.where(signed < 0, -1, 1).astype(x.dtype)
+        move = solve(x, y, scale, steps)
+        if labels.ndim == predictions.ndim:  # where they add up to zero, the loss is linear
+            move = jnp.where(jnp.sum(y, axis=-1, keepdims=True) == 0, scale * y, move)
+        return (sign * move).astype(predictions.dtype)
 
     def descent(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
         x = wide(predictions)
         y = one_hot(x, labels)
         total = jnp.sum(y, axis=-1, keepdims=True)
         return (y - total * jax.nn.softmax(x, axis=-1)).astype(predictions.dtype)
-
-
-def _unless_linear(solve: Solver) -> Solver:
-    """The loss of labels that add up to zero is linear: their normaliser cancels."""
-
-    def either(x: jax.Array, y: jax.Array, scale: float | jax.Array, steps: int) -> jax.Array:
-        linear = jnp.sum(y, axis=-1, keepdims=True) == 0
-        return jnp.where(linear, scale * y, solve(x, y, scale, steps))
-
-    return either
 
 
 def _fixed_point(x: jax.Array, y: jax.Array, scale: float | jax.Array, _: int) -> jax.Array:
@@ -106,9 +95,7 @@ def _fixed_point(x: jax.Array, y: jax.Array, scale: float | jax.Array, _: int) -
 def _newton(x: jax.Array, y: jax.Array, scale: float | jax.Array, steps: int) -> jax.Array:
     offset = x + scale * y
     offset = offset - jnp.max(offset, axis=-1, keepdims=True)
-    # The first of the most probable classes. An argmax would be a kernel of its own.
-    classes = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-    leads = classes == jnp.min(jnp.where(offset == 0, classes, x.shape[-1]), axis=-1, keepdims=True)
+    leads = first(offset == 0)  # of the most probable classes
     # A softmax of about the right spread: exact for small scales and for two certain classes.
     start = offset / (1 + scale / 4)
     start = start - jnp.log(jnp.sum(jnp.exp(start), axis=-1, keepdims=True))

@@ -34,11 +34,16 @@ def rows(x: jax.Array) -> jax.Array:
     A chain of reductions over the last axis is then one kernel. The compiler chooses other orders where the
     array comes out of one that is wide in another axis.
     """
+    in_order = Layout(tuple(range(x.ndim)))
+    return jax.lax.platform_dependent(
+        x, cuda=lambda x: with_layout_constraint(x, in_order), default=lambda x: x
+    )
 
-    def lie(x: jax.Array) -> jax.Array:
-        return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
-    return jax.lax.platform_dependent(x, cuda=lie, default=lambda x: x)
+def first(chosen: jax.Array) -> jax.Array:
+    """Along the last axis, only the first that is chosen. An argmax would be a kernel of its own."""
+    place = jax.lax.broadcasted_iota(jnp.int32, chosen.shape, chosen.ndim - 1)
+    return place == jnp.min(jnp.where(chosen, place, chosen.shape[-1]), axis=-1, keepdims=True)
 
 
 def condensed(x: np.ndarray) -> int | np.ndarray:

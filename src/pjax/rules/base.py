@@ -34,8 +34,10 @@ from pjax.rules.arithmetic import wide, wide_reals
 Arrays: TypeAlias = tuple[jax.Array, ...]
 Asked: TypeAlias = tuple[jax.Array | None, ...]
 """What is asked of inputs; None of those that never move."""
-
-
+Projection: TypeAlias = tuple[Arrays, jax.Array]
+"""Inputs and output of a function: where they are projected to, or the moves that lead there."""
+Weight: TypeAlias = jax.typing.ArrayLike
+"""Of the output: a number, or one for each copy."""
 Shifts: TypeAlias = tuple[jax.Array | None, ...]
 """Displacements of inputs; None of constants."""
 
@@ -220,11 +222,7 @@ class SlotBySlot(Rule):
             for x, s in zip(at.inputs, shifts, strict=False)
         )
         moves, move = self.move_edges(at, full, goal)
-
-        def squares(i: int, whole: bool) -> jax.Array:  # noqa: ARG001
-            return moves[i] ** 2
-
-        return Moves(moves, move, total_squares(moves), squares)
+        return Moves(moves, move, total_squares(moves), lambda i, _: moves[i] ** 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,23 +249,17 @@ class Primitive(SlotBySlot):
     def forward(self, *inputs: jax.Array) -> jax.Array:
         """The function: inputs of shape ``(..., *core)`` to an output of shape ``(...)``."""
 
-    def project(
-        self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
-    ) -> tuple[Arrays, jax.Array]:
+    def project(self, inputs: Arrays, output: jax.Array, weight: Weight = 1.0) -> Projection:
         """The point ``(x, f(x))`` that minimises ``|x - inputs|^2 + weight * (f(x) - output)^2``."""
         point = self.forward(*inputs)
+        point = jnp.where(jnp.isfinite(point), point, 0)  # as in a quotient by zero
         still = tuple(jnp.zeros_like(x) for x in inputs)
         moves, move = self.displace(inputs, still, point, output - point, weight)
         return tuple(x + m for x, m in zip(inputs, moves, strict=True)), output + move
 
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         """The projection of ``(inputs + shifts, output + shift)``, as the moves that lead there.
 
         ``(inputs, output)`` lies on the graph. Returns the moves of the inputs and of the output.
@@ -383,12 +375,8 @@ class Target(SlotBySlot):
         """The predictions after the move."""
         return predictions + self.displace(predictions, *labels)
 
-    def move_edges(
-        self,
-        at: Place,
-        shifts: Arrays,
-        goal: jax.Array | None,  # noqa: ARG002 - nobody reads it
-    ) -> tuple[Arrays, None]:
+    def move_edges(self, at: Place, shifts: Arrays, goal: jax.Array | None) -> tuple[Arrays, None]:
+        del goal  # nobody reads it
         predictions, *labels = at.inputs
         now, factor = predictions + shifts[0], at.factor
         if isinstance(factor, float) and factor == 1:

@@ -16,7 +16,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +25,7 @@ import numpy as np
 from pjax.devices import on_one_device
 from pjax.rules.arithmetic import TINY
 from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts, answering
-from pjax.rules.dot import Dot, Multiplier, multiplier, sum_and_difference, times_visible
-
-
-class Found(NamedTuple):
-    """What the projection of a contraction comes to: see `pjax.rules.dot.Multiplier`."""
-
-    other: jax.Array
-    reached: jax.Array
-    """Where the outputs then are."""
-    own: tuple[jax.Array, jax.Array]
-    """For each scalar of either input, the sum of `Multiplier.along` over its readers: see `scatter`."""
+from pjax.rules.dot import Dot, Multiplier, Pair, multiplier, sum_and_difference, times_visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +38,34 @@ class Contraction(Rule):
     dtypes: tuple[Any, Any]
     result: Any = dataclasses.field(default=None, kw_only=True)
     """The type of the output, as the program says; None: that of the inputs."""
+    precision: Any = dataclasses.field(default=None, kw_only=True)
 
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The dot products, of shape `out`."""
         return self.pairs((x, y))
 
     @abc.abstractmethod
-    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def pairs(self, *terms: Pair) -> jax.Array:
         """The sum of the dot products of several pairs."""
 
+    operation: ClassVar[Callable[..., jax.Array]]
+    """Of JAX, for `pair`."""
+
+    @property
     @abc.abstractmethod
-    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
-        """`pair` as one operation of the compiler, in a type or in that of the inputs, if this is wider."""
+    def settings(self) -> tuple[Any, ...]:
+        """Of the operation, after its arrays."""
+
+    def _plain(self, x: jax.Array, y: jax.Array, *settings: Any, result: Any = jnp.float32) -> jax.Array:
+        """`pair` as the operation, in a type or in that of the inputs, if this is wider.
+
+        With settings other than its own, it finds something else.
+        """
+        dtype = jnp.result_type(x, y)
+        wider = jnp.promote_types(dtype, dtype if result is None else result)
+        kinds = {"precision": self.precision, "preferred_element_type": wider}
+        given = settings or self.settings
+        return type(self).operation(x.astype(dtype), y.astype(dtype), *given, **kinds)
 
     @property
     @abc.abstractmethod
@@ -82,11 +88,11 @@ class Contraction(Rule):
         dtype = jnp.promote_types(*self.dtypes)
         if dtype != jnp.promote_types(dtype, jnp.float32):
             return functools.partial(self._plain, result=self.result)
-        return answering(self.pair, self._ask, keep_output=False)
 
-    def _ask(self, inputs: Arrays, goal: jax.Array) -> Arrays:
-        x, y = inputs
-        return self.pull(0, y, goal), self.pull(1, x, goal)
+        def ask(inputs: Arrays, goal: jax.Array) -> Arrays:
+            return self.pull(0, inputs[1], goal), self.pull(1, inputs[0], goal)
+
+        return answering(self.pair, ask, keep_output=False)
 
     @functools.cached_property
     def out(self) -> tuple[int, ...]:
@@ -108,8 +114,11 @@ class Contraction(Rule):
         (x,) = jax.linear_transpose(pair, aval)(c)
         return x
 
-    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:  # noqa: ARG002
+    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., Sequence[jax.Array]] | None:  # noqa: ARG002
         """A kernel that finds the multipliers together with their sums; None where there is none for this.
+
+        It returns `Multiplier.other`, where the outputs then are, and for each scalar of either input the sum
+        of `Multiplier.along` over its readers: see `scatter`.
 
         Args:
             weight: of the outputs.
@@ -175,12 +184,8 @@ class Contraction(Rule):
 
     def change(self, at: Place, shifts: Shifts) -> jax.Array:
         (x, y), (dx, dy) = at.inputs, shifts
-        if dx is None:
-            assert dy is not None
-            return self.pair(x, dy)
-        if dy is None:
-            return self.pair(dx, y)
-        return self.pairs((dx, y + dy), (x, dy))
+        terms = [] if dx is None else [(dx, y if dy is None else y + dy)]
+        return self.pairs(*terms, *([] if dy is None else [(x, dy)]))
 
     def norm(self, at: Place, i: int, shift: jax.Array | None) -> jax.Array:
         """For each output, the squared length of its slots of input i after a shift."""
@@ -240,8 +245,8 @@ class Contraction(Rule):
 
         def in_one_kernel(_: jax.Array) -> list[jax.Array]:
             assert solve is not None
-            found = solve(drift, at.point, goal, *norms)
-            return [found.other, found.reached, *(found.own[i] for i in moving)]
+            other, reached, *own = solve(drift, at.point, goal, *norms)
+            return [other, reached, *(own[i] for i in moving)]
 
         # The answer is the multipliers, or from the kernel, where the outputs are: it has what was asked.
         other, answer, *own = on_one_device(
@@ -297,6 +302,6 @@ def _where_read(at: Place, residual: jax.Array) -> jax.Array:
     return residual if at.read is None else jnp.where(at.read, residual, 0)
 
 
-def added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: tuple[Any, Any]) -> jax.Array:
+def added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: Pair) -> jax.Array:
     """The sum of what a function makes of several pairs."""
     return functools.reduce(operator.add, (pair(x, y) for x, y in terms))

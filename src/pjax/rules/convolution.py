@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +15,8 @@ from jax.custom_batching import sequential_vmap
 
 from pjax.devices import end_kernel, has_kernels, on_one_device
 from pjax.rules.arithmetic import condensed
-from pjax.rules.contraction import Contraction, Found, added
+from pjax.rules.contraction import Contraction, added
+from pjax.rules.dot import Pair
 from pjax.rules.kernels import multiplier as solve_kernel
 from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
 from pjax.rules.windows import box, windows
@@ -26,6 +26,7 @@ from pjax.rules.windows import box, windows
 class Convolution(Contraction):
     """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
 
+    operation = staticmethod(lax.conv_general_dilated)
     windowed: ClassVar[bool] = True
 
     @property
@@ -40,19 +41,14 @@ class Convolution(Contraction):
     """Batch, feature and spatial axes of the input; output feature, input feature and spatial axes of
     the kernel; batch, feature and spatial axes of the output."""
     groups: int = 1
-    precision: Any = None
 
-    def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        def plain(*terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-            return added(self._plain, *self._joined(*terms))
-
+    def pairs(self, *terms: Pair) -> jax.Array:
+        fits = len(terms) <= 2 and self._has_kernels(*itertools.chain(*terms))
         return on_one_device(
             *terms,
-            cpu=sequential_vmap(lambda *terms: self._pairs_on_cpu(*self._joined(*terms))),
-            cuda=self._pairs_on_cuda
-            if len(terms) <= 2 and self._has_kernels(*itertools.chain(*terms))
-            else None,
-            default=plain,
+            cpu=sequential_vmap(lambda *terms: added(self._pair_on_cpu, *self._joined(*terms))),
+            cuda=self._pairs_on_cuda if fits else None,
+            default=lambda *terms: added(self._plain, *self._joined(*terms)),
         )
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
@@ -69,18 +65,17 @@ class Convolution(Contraction):
             default=plain,
         )
 
-    def _joined(self, *terms: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, jax.Array], ...]:
+    def _joined(self, *terms: Pair) -> tuple[Pair, ...]:
         """Several pairs as one of more channels, which is faster than several convolutions."""
         if self.groups > 1 or len(terms) == 1:
             return terms
         xs, ys = zip(*terms, strict=True)
         return ((jnp.concatenate(xs, self.axes[0][1]), jnp.concatenate(ys, self.axes[1][1])),)
 
-    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
-        return _convolve(
-            x, y, self.strides, self.padding, self.input_dilation, self.kernel_dilation,
-            lax.ConvDimensionNumbers(*self.axes), self.groups, self.precision, result,
-        )  # fmt: skip
+    @functools.cached_property
+    def settings(self) -> tuple[Any, ...]:
+        gaps = self.strides, self.padding, self.input_dilation, self.kernel_dilation
+        return *gaps, lax.ConvDimensionNumbers(*self.axes), self.groups
 
     # --- On CPU ---
     #
@@ -89,15 +84,10 @@ class Convolution(Contraction):
     # slower without. So here they come in that order. Nor is a convolution with groups fast, which is what
     # `vmap` over both inputs makes of one: those go one after the other.
 
-    def _pairs_on_cpu(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
-        settings = (self.strides, self.padding, self.input_dilation, self.kernel_dilation)
-        parts = (
-            _convolve(
-                self._rows(x), self._kernel(y), *settings, _rows_first(x.ndim), self.groups, self.precision
-            )
-            for x, y in terms
-        )
-        return _put(functools.reduce(operator.add, parts), _feature_last(self.axes[2]))
+    def _pair_on_cpu(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        x, gaps = x.transpose(_feature_last(self.axes[0])), self.settings[:4]
+        found = self._plain(x, self._kernel(y), *gaps, _rows_first(x.ndim), self.groups)
+        return _put(found, _feature_last(self.axes[2]))
 
     def _pull_input_on_cpu(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
         """Scatter as correlation with the flipped kernel."""
@@ -105,10 +95,8 @@ class Convolution(Contraction):
         kernel = lax.rev(kernel, range(kernel.ndim - 2)).swapaxes(-1, -2)
         c = c.transpose(_feature_last(self.axes[2]))
         padding = [(k - 1 - lo, n - m + lo) for n, k, m, (lo, _) in self._spans()]
-        x = _convolve(
-            c, kernel, self.input_dilation, padding, self.strides, self.kernel_dilation,
-            _rows_first(c.ndim), 1, self.precision,
-        )  # fmt: skip
+        gaps = self.input_dilation, padding, self.strides, self.kernel_dilation
+        x = self._plain(c, kernel, *gaps, _rows_first(c.ndim))
         return _put(x, _feature_last(self.axes[0]))
 
     def _pull_kernel_on_cpu(self, x: jax.Array, c: jax.Array) -> jax.Array:
@@ -116,10 +104,8 @@ class Convolution(Contraction):
         (batch, feature, *spatial), (b, f, *s) = self.axes[0], self.axes[2]
         x, c = x.transpose(feature, *spatial, batch), c.transpose(*s, b, f)
         padding = [(lo, k + m - 1 - n - lo) for n, k, m, (lo, _) in self._spans()]
-        kernel = _convolve(
-            x, c, self.kernel_dilation, padding, self.input_dilation, self.strides,
-            _rows_first(x.ndim), 1, self.precision,
-        )  # fmt: skip
+        gaps = self.kernel_dilation, padding, self.input_dilation, self.strides
+        kernel = self._plain(x, c, *gaps, _rows_first(x.ndim))
         out, depth, *taps = self.axes[1]
         return _put(kernel, (depth, *taps, out))
 
@@ -144,7 +130,7 @@ class Convolution(Contraction):
         settings = self.strides, self.input_dilation, self.kernel_dilation, (self.axes[0], self.axes[2])
         if settings != (ones, ones, ones, (rows, rows)) or self.groups > 1:
             return None
-        features, channels, height, width = (self.shapes[1][d] for d in self.axes[1])
+        features, channels, height, width = self._kernel_sizes
         (top, _), (left, _) = self.padding
         batch, *image, _ = self.shapes[0]
         _, *out, _ = self.out
@@ -152,7 +138,7 @@ class Convolution(Contraction):
             batch, (image[0], image[1]), (height, width), (top, left), (out[0], out[1]), channels, features
         )
 
-    def _pairs_on_cuda(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def _pairs_on_cuda(self, *terms: Pair) -> jax.Array:
         assert self._correlation is not None
         return correlate(self._correlation, *((x, self._kernel(y)) for x, y in terms))
 
@@ -165,24 +151,20 @@ class Convolution(Contraction):
         out, depth, *taps = self.axes[1]
         return _put(pull_kernel(self._correlation, x, c), (*taps, depth, out))
 
-    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., "Found"] | None:
+    def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., Sequence[jax.Array]] | None:
         rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
         known = rows and self.groups == 1 and has_kernels("multiplier")
         if not (known and solve_kernel.fits(self.out, weight, *arrays)):
             return None
 
-        def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> Found:
+        def solve(drift: jax.Array, point: jax.Array, goal: jax.Array, *norms: jax.Array) -> list[jax.Array]:
             moved, at, asked = (a.reshape(-1, self.out[-1]) for a in (drift, point, goal))
             lengths = norms[0].ravel(), norms[1].ravel()
-            found = solve_kernel.solve(moved, at, asked, lengths, self.length, weight)
-            places = found.rows.reshape(self.out[0], 1, *self.out[1:-1])
-            own = self.spread(0, places), self.spread(1, found.columns)
-            return Found(found.other.reshape(self.out), found.reached.reshape(self.out), own)
+            *each, rows, columns = solve_kernel.solve(moved, at, asked, lengths, self.length, weight)
+            places = rows.reshape(self.out[0], 1, *self.out[1:-1])
+            return [*(a.reshape(self.out) for a in each), self.spread(0, places), self.spread(1, columns)]
 
         return solve
-
-    def _rows(self, x: jax.Array) -> jax.Array:
-        return x.transpose(_feature_last(self.axes[0]))
 
     def _kernel(self, y: jax.Array) -> jax.Array:
         out, depth, *taps = self.axes[1]
@@ -199,18 +181,16 @@ class Convolution(Contraction):
         return list(zip(*spans, self.padding, strict=True))
 
     @functools.cached_property
-    def length(self) -> int:
-        return math.prod(self.shapes[1]) // self.shapes[1][self.axes[1][0]]
+    def _kernel_sizes(self) -> tuple[int, ...]:
+        """Output features, input features and taps."""
+        return tuple(self.shapes[1][d] for d in self.axes[1])
 
-    def _to_output_order(self, x: jax.Array) -> jax.Array:
-        """From (batch, feature, *spatial, …) to the output's order of axes."""
-        rest = x.ndim - len(self.axes[2])
-        order = [self.axes[2].index(d) for d in range(len(self.axes[2]))]
-        return x.transpose(*order, *(len(order) + r for r in range(rest)))
+    @functools.cached_property
+    def length(self) -> int:
+        return math.prod(self._kernel_sizes[1:])
 
     def expand(self, i: int, x: jax.Array) -> jax.Array:
-        taps = [self.shapes[1][d] for d in self.axes[1][2:]]
-        features, depth = self.shapes[1][self.axes[1][0]], self.shapes[1][self.axes[1][1]]
+        features, depth, *taps = self._kernel_sizes
         shape = [self.out[d] for d in self.axes[2]]  # batch, feature, *spatial
         if i == 0:
             x = windows(self._spread(x.transpose(self.axes[0])), *self._window())
@@ -220,7 +200,7 @@ class Convolution(Contraction):
             x = x.reshape(*shape, self.length)
         else:
             x = x.transpose(self.axes[1]).reshape(1, features, *(1 for _ in taps), self.length)
-        return self._to_output_order(jnp.broadcast_to(x, (*shape, self.length)))
+        return _put(jnp.broadcast_to(x, (*shape, self.length)), (*self.axes[2], len(shape)))
 
     def reduce(self, i: int, q: jax.Array) -> jax.Array:
         if i == 1:
@@ -231,7 +211,7 @@ class Convolution(Contraction):
             on_one_device(summed, cpu=self._box_on_cpu if self._by_ones else None, default=self._box)
         )
         if self.groups > 1:
-            boxed = jnp.repeat(boxed, self.shapes[1][self.axes[1][0]] // self.groups, 1)
+            boxed = jnp.repeat(boxed, self._kernel_sizes[0] // self.groups, 1)
         return _put(boxed, self.axes[2])
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
@@ -253,7 +233,7 @@ class Convolution(Contraction):
             return _put(sums.reshape(-1, *(1 for _ in (0, *self.strides))), self.axes[1])
         x = on_one_device(sums, cpu=self._unbox_on_cpu if self._by_ones else None, default=self._unbox)
         if self.groups > 1:
-            x = jnp.repeat(x, self.shapes[1][self.axes[1][1]], 1)
+            x = jnp.repeat(x, self._kernel_sizes[1], 1)
         return _put(x, self.axes[0])
 
     def count(self, i: int) -> int | np.ndarray:
@@ -265,7 +245,7 @@ class Convolution(Contraction):
             range(2, len(self.out)), places, self.strides, self.input_dilation, self.kernel_dilation,
             self.padding, strict=True,
         ):  # fmt: skip
-            size, taps = self.shapes[0][self.axes[0][d]], self.shapes[1][self.axes[1][d]]
+            size, taps = self.shapes[0][self.axes[0][d]], self._kernel_sizes[d]
             read = np.add.outer(np.arange(number) * stride, np.arange(taps) * inner) - before
             inside = read[(read >= 0) & (read < size * gap) & (read % gap == 0)] // gap
             each = np.multiply.outer(each, np.bincount(inside, minlength=size).astype(np.float32))
@@ -300,19 +280,10 @@ class Convolution(Contraction):
         around = [(k - 1 - lo, n - m + lo) for n, k, m, (lo, _) in self._spans()]
         return self._with_ones(sums, self.input_dilation, around, self.strides)
 
-    def _with_ones(
-        self,
-        x: jax.Array,
-        strides: Sequence[int],
-        padding: Sequence[tuple[int, int]],
-        input_dilation: Sequence[int],
-    ) -> jax.Array:
-        ones = jnp.ones((*(self.shapes[1][d] for d in self.axes[1][2:]), 1, 1), x.dtype)
-        out = _convolve(
-            jnp.moveaxis(x, 1, -1), ones, strides, padding, input_dilation, self.kernel_dilation,
-            _rows_first(x.ndim), 1, lax.Precision.HIGHEST,
-        )  # fmt: skip
-        return jnp.moveaxis(out, -1, 1)
+    def _with_ones(self, x: jax.Array, *gaps: Any) -> jax.Array:
+        ones = jnp.ones((*self._kernel_sizes[2:], 1, 1), x.dtype)
+        settings = *gaps, self.kernel_dilation, _rows_first(x.ndim)
+        return jnp.moveaxis(self._plain(jnp.moveaxis(x, 1, -1), ones, *settings), -1, 1)
 
     def _spread(self, x: jax.Array) -> jax.Array:
         """An input of axes (batch, feature, *spatial) with the gaps of its dilation."""
@@ -321,9 +292,8 @@ class Convolution(Contraction):
 
     def _window(self) -> tuple[Any, ...]:
         """The window, strides, padding and dilation of a kernel over (batch, feature, *spatial)."""
-        taps = (self.shapes[1][d] for d in self.axes[1][2:])
         padding = ((0, 0), (0, 0), *self.padding)
-        return (1, 1, *taps), (1, 1, *self.strides), padding, (1, 1, *self.kernel_dilation)
+        return (1, 1, *self._kernel_sizes[2:]), (1, 1, *self.strides), padding, (1, 1, *self.kernel_dilation)
 
 
 def convolve_images(x: jax.Array, kernel: jax.Array, padding: Sequence[tuple[int, int]]) -> jax.Array:
@@ -350,33 +320,6 @@ def convolve_images(x: jax.Array, kernel: jax.Array, padding: Sequence[tuple[int
     )
     out = rule.soft(0.0)(images, kernel)
     return out.reshape(*x.shape[:-3], *out.shape[1:])
-
-
-def _convolve(
-    x: jax.Array,
-    y: jax.Array,
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    input_dilation: Sequence[int],
-    kernel_dilation: Sequence[int],
-    axes: lax.ConvDimensionNumbers,
-    groups: int,
-    precision: Any,
-    result: Any = jnp.float32,
-) -> jax.Array:
-    dtype = jnp.result_type(x, y)
-    return lax.conv_general_dilated(
-        x.astype(dtype),
-        y.astype(dtype),
-        strides,
-        padding,
-        lhs_dilation=input_dilation,
-        rhs_dilation=kernel_dilation,
-        dimension_numbers=axes,
-        feature_group_count=groups,
-        precision=precision,
-        preferred_element_type=jnp.promote_types(dtype, dtype if result is None else result),
-    )
 
 
 def _rows_first(ndim: int) -> lax.ConvDimensionNumbers:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive
+from pjax.rules.base import Arrays, Primitive, Projection, Weight
 from pjax.rules.nearest import derivatives, finite, length, nearest
 
 
@@ -30,30 +30,14 @@ class Divide(Primitive):
     """
 
     name: ClassVar[str] = "divide"
-    core: ClassVar[int] = 0
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         x, y = inputs
         return (wide(x) / wide(y)).astype(jnp.result_type(x, y))
 
-    def project(
-        self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
-    ) -> tuple[Arrays, jax.Array]:
-        """Where the quotient is infinite or not a number, from there too."""
-        point = self.forward(*inputs)
-        point = jnp.where(jnp.isfinite(point), point, 0)
-        still = tuple(jnp.zeros_like(x) for x in inputs)
-        moves, move = self.displace(inputs, still, point, output - point, weight)
-        return tuple(x + m for x, m in zip(inputs, moves, strict=True)), output + move
-
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         x, y, dx, dy, z, dz = map(wide, (*inputs, *shifts, output, shift))
         w = weight_like(weight, z)
         shape = jnp.broadcast_shapes(x.shape, y.shape, z.shape, w.shape)

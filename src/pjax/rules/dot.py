@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pjax.devices import compiles_each_kernel
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive
+from pjax.rules.base import Arrays, Primitive, Projection, Weight
 
 Pair: TypeAlias = tuple[jax.Array, jax.Array]
 
@@ -360,13 +360,8 @@ class Dot(Primitive):
         return jnp.sum(wide(x) * wide(y), axis=-1).astype(dtype)
 
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         (x, y), (dx, dy) = map(wide, inputs), map(wide, shifts)
         residual = wide(shift) - jnp.sum(dx * (y + dy) + x * dy, axis=-1)
         w = weight_like(weight, residual)

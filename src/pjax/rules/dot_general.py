@@ -19,9 +19,9 @@ from pjax.rules.contraction import Contraction, added
 class DotGeneral(Contraction):
     """`lax.dot_general`."""
 
+    operation = staticmethod(lax.dot_general)
     contract: tuple[tuple[int, ...], tuple[int, ...]]
     batch: tuple[tuple[int, ...], tuple[int, ...]]
-    precision: Any = None
 
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
         def by_edges(*terms: Any) -> jax.Array:
@@ -35,8 +35,9 @@ class DotGeneral(Contraction):
             default=functools.partial(added, self._plain),
         )
 
-    def _plain(self, x: jax.Array, y: jax.Array, result: Any = jnp.float32) -> jax.Array:
-        return _dot(x, y, (self.contract, self.batch), self.precision, result)
+    @functools.cached_property
+    def settings(self) -> tuple[Any, ...]:
+        return ((self.contract, self.batch),)
 
     def _products(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The products before they are summed."""
@@ -58,7 +59,7 @@ class DotGeneral(Contraction):
     def _in_parts(self, x: jax.Array, y: jax.Array) -> jax.Array:
         (a,), (b,) = self.contract
         x, y = (z.reshape(*z.shape[:d], self._parts, -1, *z.shape[d + 1 :]) for z, d in ((x, a), (y, b)))
-        return _dot(x, y, (((a + 1,), (b + 1,)), ((a,), (b,))), self.precision).sum(0)
+        return self._plain(x, y, (((a + 1,), (b + 1,)), ((a,), (b,)))).sum(0)
 
     @functools.cached_property
     def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -73,38 +74,29 @@ class DotGeneral(Contraction):
         return math.prod(self.shapes[0][d] for d in self.contract[0])
 
     def rows(self, i: int, x: jax.Array) -> jax.Array:
-        """Input i as the rows that dot products are made of: shape ``(batch, free, K)``."""
+        """Input i as the rows that dot products are made of: of axes ``(*batch, *free, K)``."""
         x = x.transpose(self.batch[i] + self.free[i] + self.contract[i])
-        return x.reshape(math.prod(x.shape[: len(self.batch[i])]), -1, self.length)
+        return x.reshape(*x.shape[: x.ndim - len(self.contract[i])], self.length)
+
+    def _beside(self, i: int, x: jax.Array) -> jax.Array:
+        """What begins with the axes ``(*batch, *free)`` of input i, with those of the other one, too."""
+        at = len(self.batch[i]) + (len(self.free[0]) if i == 0 else 0)
+        return x.reshape(*x.shape[:at], *(1 for _ in self.free[1 - i]), *x.shape[at:])
 
     def expand(self, i: int, x: jax.Array) -> jax.Array:
-        ones = [1] * len(self.free[1 - i])
-        batch = [x.shape[d] for d in self.batch[i]]
-        free = [x.shape[d] for d in self.free[i]]
-        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i])
-        x = x.reshape(*batch, *(ones if i else free), *(free if i else ones), self.length)
-        return jnp.broadcast_to(x, (*self.out, self.length))
+        return jnp.broadcast_to(self._beside(i, self.rows(i, x)), (*self.out, self.length))
 
     def align(self, i: int, x: jax.Array, edges: jax.Array) -> jax.Array:
-        n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
-        shape = [x.shape[d] for d in self.batch[i] + self.free[i]]
-        x = x.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*shape, self.length)
-        start = n if i == 0 else n + counts[0]
-        mine = (*range(n), *range(start, start + counts[i]))
-        dims = (((x.ndim - 1,), (edges.ndim - 1,)), (tuple(range(x.ndim - 1)), mine))
-        out = lax.dot_general(x, edges, dims, precision=self.precision)
-        if i == 1:  # batch, free of y, free of x
-            out = jnp.moveaxis(out, range(n, n + counts[1]), range(n + counts[0], n + counts[0] + counts[1]))
-        return out
+        *out, slot = range(edges.ndim)
+        first = len(self.batch[0]) + len(self.free[0])
+        mine = out[:first] if i == 0 else out[: len(self.batch[0])] + out[first:]
+        rows = self.rows(i, x)
+        return jnp.einsum(rows, [*mine, slot], edges, [*out, slot], out, precision=self.precision)
 
     def reduce(self, i: int, q: jax.Array) -> jax.Array:
-        ones = [1] * len(self.free[1 - i])
-        batch = [q.shape[d] for d in self.batch[i]]
-        free = [q.shape[d] for d in self.free[i]]
         in_memory = self.contract[i][-1] == q.ndim - 1
-        q = q.transpose(self.batch[i] + self.free[i] + self.contract[i]).reshape(*batch, *free, self.length)
-        total = sum_apart(q) if in_memory else sum_in_parts(q)
-        return total.reshape(*batch, *(ones if i else free), *(free if i else ones))
+        rows = self.rows(i, q)
+        return self._beside(i, sum_apart(rows) if in_memory else sum_in_parts(rows))
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
         n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
@@ -139,16 +131,3 @@ class DotGeneral(Contraction):
             batch=((0,), (0,)) if all(many) else ((), ()),
         )
         return made, many, 0 if many[0] else len(self.free[0])
-
-
-def _dot(
-    x: jax.Array, y: jax.Array, axes: lax.DotDimensionNumbers, precision: Any, result: Any = jnp.float32
-) -> jax.Array:
-    dtype = jnp.result_type(x, y)
-    return lax.dot_general(
-        x.astype(dtype),
-        y.astype(dtype),
-        axes,
-        precision=precision,
-        preferred_element_type=jnp.promote_types(dtype, dtype if result is None else result),
-    )

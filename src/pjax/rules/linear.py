@@ -1,20 +1,42 @@
-"""Linear functions of whole arrays: sums over windows, scatters, transforms, solves."""
+"""Functions of whole arrays: linear ones, and any other that has a derivative."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from pjax.rules.arithmetic import conjugate_gradients, weight_like, wide, wide_reals
-from pjax.rules.base import Arrays, Primitive
+from pjax.rules.base import Arrays, Primitive, Projection, Weight
 from pjax.rules.scalar import Function
+
+ROUNDS = 8
+"""Of Gauss and Newton."""
+_PROBES = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearMap(Primitive):
-    r"""A linear function of whole arrays, :math:`z = A x`.
+class _OfArrays(Primitive):
+    """A function of whole arrays: of those that move, and after them of constants."""
+
+    function: Function
+    moving: int = 1
+
+    joint: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return self.function.label
+
+    def of_moving(self, constants: Sequence[jax.Array]) -> Callable[..., jax.Array]:
+        return lambda *moving: self.function.fn(*moving, *constants)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearMap(_OfArrays):
+    r"""A linear function of whole arrays, :math:`z = A x`: sums over windows, scatters, transforms, solves.
 
     Set: :math:`\{(x, z) : z = A x\}`. With the residual :math:`r = z_0 - A x_0` and the weights :math:`W` on
     the output, the projection is
@@ -35,62 +57,98 @@ class LinearMap(Primitive):
     [[1.0, 1.0], [1.0, 2.0]]
     """
 
-    function: Function
-    moving: int = 1
-
     name: ClassVar[str] = "linear"
-    joint: ClassVar[bool] = True
-    smooth: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return self.function.label
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
-        moving, apply, _ = self._maps(inputs)
-        return apply(moving).astype(jnp.result_type(*inputs[: self.moving]))
+        fn, moving = self._wide(inputs)
+        return fn(*moving).astype(jnp.result_type(*inputs[: self.moving]))
 
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
-        n = self.moving
-        _, apply, pull = self._maps(inputs)
-        residual = wide(shift) - apply(tuple(map(wide, shifts[:n])))
-        root = jnp.broadcast_to(jnp.sqrt(weight_like(weight, residual)), residual.shape)
-
-        def equation(v: jax.Array) -> jax.Array:
-            return v + root * apply(pull(root * v))
-
-        # The unknown is W^(-1/2) mu: the equation is then symmetric for any weights.
-        rows = _row_norms(lambda v: apply(pull(v)), residual)
-        solved = conjugate_gradients(equation, root * residual, 1 + root * root * rows)
-        pushed = pull(root * solved)
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
+        n, (fn, moving) = self.moving, self._wide(inputs)
+        pull = jax.linear_transpose(fn, *moving)
+        residual = wide(shift) - fn(*map(wide, shifts[:n]))
+        w = jnp.broadcast_to(weight_like(weight, residual), residual.shape)
+        # The diagonal of A Aᵀ: exact where there is nothing else, else a rough guess.
+        probes = jax.random.rademacher(jax.random.key(0), (_PROBES, *residual.shape), residual.dtype)
+        rows = jnp.mean(jax.lax.map(lambda v: v * fn(*pull(v)), probes), axis=0)
+        rows = jnp.maximum(rows, jnp.mean(jnp.abs(rows)) / 16)
+        pushed = _solved(fn, pull, residual, w, 1 + w * rows)
         moves = tuple(m.astype(x.dtype) for m, x in zip(pushed, inputs[:n], strict=True))
-        back = apply(pushed) - residual
-        return (*moves, *(jnp.zeros_like(c) for c in inputs[n:])), back.astype(output.dtype)
+        back = fn(*pushed) - residual
+        return (*moves, *map(jnp.zeros_like, inputs[n:])), back.astype(output.dtype)
 
-    def _maps(self, inputs: Arrays) -> tuple[Arrays, Callable[[Arrays], jax.Array], Callable[[Any], Arrays]]:
-        """The arrays that move, the function of them, and its transpose."""
+    def _wide(self, inputs: Arrays) -> tuple[Callable[..., jax.Array], Arrays]:
+        """The function of the arrays that move, and these, in float32 or wider."""
+        constants = list(map(wide_reals, inputs[self.moving :]))
+        return self.of_moving(constants), tuple(map(wide, inputs[: self.moving]))
+
+
+def _solved(
+    push: Callable[..., jax.Array],
+    pull: Callable[[jax.Array], Any],
+    residual: jax.Array,
+    weight: jax.Array,
+    diagonal: jax.typing.ArrayLike = 1.0,
+) -> Arrays:
+    """The moves that take a residual away, given a linear map and its transpose: see `LinearMap`."""
+    root = jnp.sqrt(weight)
+
+    # The unknown is W^(-1/2) mu: the equation is then symmetric for any weights.
+    def equation(v: jax.Array) -> jax.Array:
+        return v + root * push(*pull(root * v))
+
+    return tuple(pull(root * conjugate_gradients(equation, root * residual, diagonal)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint(_OfArrays):
+    r"""A smooth function of whole arrays to one array.
+
+    Set: :math:`\{(x, z) : z = f(x)\}`. The distance :math:`|x - x_0|^2 + w |f(x) - z_0|^2` is lowered by the
+    method of Gauss and Newton: with the derivative :math:`J` at :math:`x`, the step leads to
+
+    .. math:: x_0 + J^\top \mu, \quad (J J^\top + W^{-1}) \mu = z_0 - f(x) - J (x_0 - x) ,
+
+    and is shortened where it does not help. The result lies on the graph, and no small move brings it nearer;
+    whether there is a nearer point far away is not known.
+
+    Args:
+        function: of the inputs that move, then of the others.
+        moving: how many inputs move; those after them are constants.
+    """
+
+    name: ClassVar[str] = "joint"
+
+    def forward(self, *inputs: jax.Array) -> jax.Array:
+        return self.function.fn(*inputs)
+
+    def displace(
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         n = self.moving
-        moving = tuple(map(wide, inputs[:n]))
-        constants = list(map(wide_reals, inputs[n:]))
+        fn = self.of_moving(inputs[n:])
+        start = tuple(x + s for x, s in zip(inputs[:n], shifts[:n], strict=True))
+        goal, w = output + shift, jnp.broadcast_to(weight_like(weight, output), output.shape)
 
-        def apply(moving: Arrays) -> jax.Array:
-            return self.function.fn(*moving, *constants)
+        def cost(moves: Arrays) -> tuple[jax.Array, jax.Array]:
+            gap = goal - fn(*(x + m for x, m in zip(start, moves, strict=True)))
+            return sum((jnp.sum(m * m) for m in moves), jnp.sum(w * gap * gap)), gap
 
-        return moving, apply, lambda v: jax.linear_transpose(apply, moving)(v)[0]
+        def one(_: Any, carry: tuple[Arrays, jax.Array, jax.Array]) -> Any:
+            moves, best, gap = carry
+            at = tuple(x + m for x, m in zip(start, moves, strict=True))
+            _, push = jax.linearize(fn, *at)
+            to = _solved(push, jax.linear_transpose(push, *at), gap - push(*(-m for m in moves)), w)
+            for part in (1.0, 0.5, 0.125, 1 / 64):
+                trial = tuple(m + part * (t - m) for m, t in zip(carry[0], to, strict=True))
+                value, missing = cost(trial)
+                better = value < best
+                moves = tuple(jnp.where(better, t, m) for t, m in zip(trial, moves, strict=True))
+                best, gap = jnp.where(better, value, best), jnp.where(better, missing, gap)
+            return moves, best, gap
 
-
-def _row_norms(square: Callable[[jax.Array], jax.Array], like: jax.Array) -> jax.Array:
-    """The diagonal of a symmetric positive matrix: exact where there is nothing else, else a rough guess."""
-    probes = jax.random.rademacher(jax.random.key(0), (_PROBES, *like.shape), like.dtype)
-    found = jnp.mean(jax.lax.map(lambda v: v * square(v), probes), axis=0)
-    return jnp.maximum(found, jnp.mean(jnp.abs(found)) / 16)
-
-
-_PROBES = 2
+        nothing = tuple(map(jnp.zeros_like, start))
+        moves, _, gap = jax.lax.fori_loop(0, ROUNDS, one, (nothing, *cost(nothing)))
+        return (*moves, *map(jnp.zeros_like, inputs[n:])), -gap

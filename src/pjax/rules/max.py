@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from pjax.devices import has_kernels, on_one_device
 from pjax.errors import InputError
-from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive, answering
+from pjax.rules.arithmetic import first, weight_like, wide
+from pjax.rules.base import Arrays, Primitive, Projection, Weight, answering
 from pjax.rules.kernels import maximum as max_kernel
 
 
@@ -61,24 +61,14 @@ class Max(Primitive):
         """The first largest number is asked to rise; all that are as large are asked to sink, together."""
         (x,) = inputs
         largest = x == output[..., None]
-        place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-        first = jnp.min(jnp.where(largest, place, x.shape[-1]), axis=-1, keepdims=True)
         each = goal / jnp.sum(largest, axis=-1, dtype=goal.dtype)
         up = (self.sign * goal > 0)[..., None]
-        return (
-            jnp.where(
-                jnp.where(up, place == first, largest), jnp.where(up, goal[..., None], each[..., None]), 0
-            ),
-        )
+        asked = jnp.where(up, goal[..., None], each[..., None])
+        return (jnp.where(jnp.where(up, first(largest), largest), asked, 0),)
 
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         # Relative to the old output, so that numbers near the maximum keep their low digits.
         x = self.sign * ((wide(inputs[0]) - wide(output)[..., None]) + wide(shifts[0]))
         z = self.sign * wide(shift)
@@ -104,12 +94,8 @@ def _moves(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -
     top = jnp.max(x, axis=-1)
     level = _lower(rounds, behind, x, z, w)
     lowered = jnp.minimum(level[..., None] - x, 0)
-
-    place = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-    first = jnp.min(jnp.where(x == top[..., None], place, x.shape[-1]), axis=-1, keepdims=True)
     back = (z - top) / (1 + w)
-    raised = jnp.where(place == first, (w * back)[..., None], 0)
-
+    raised = jnp.where(first(x == top[..., None]), (w * back)[..., None], 0)
     up = z >= top
     return jnp.where(up[..., None], raised, lowered), jnp.where(up, -back, level - z)
 

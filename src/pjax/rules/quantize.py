@@ -1,16 +1,58 @@
-"""Rounding to equidistant levels."""
+"""Clipping to an interval, and rounding to equidistant levels in it."""
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from pjax.errors import InputError
+from pjax.checks import check_float, check_positive, check_whole
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive, apply
-from pjax.rules.clip import Clip
+from pjax.rules.base import Arrays, Primitive, Projection, Weight, apply
+
+
+@dataclasses.dataclass(frozen=True)
+class Clip(Primitive):
+    r"""The nearest number in ``[-scale, scale]``.
+
+    Set: the three pieces :math:`x \le -s, z = -s`; :math:`|x| \le s, z = x`; and :math:`x \ge s, z = s`. On
+    the sloped one the nearest point moves the input by :math:`w r / (1 + w)`, where :math:`r = z_0 - x_0`, as
+    far as the piece goes; on the flat ones to the nearest end. The nearest of the three is taken.
+
+    Args:
+        scale: the end of the interval.
+
+    >>> Clip().project((jnp.array(0.5),), jnp.array(0.0))
+    ((Array(0.25, dtype=float32),), Array(0.25, dtype=float32))
+    """
+
+    scale: float = 1.0
+
+    name: ClassVar[str] = "clip"
+
+    def __post_init__(self) -> None:
+        check_positive("clip: scale", self.scale)
+
+    def forward(self, *inputs: jax.Array) -> jax.Array:
+        return jnp.clip(inputs[0], -self.scale, self.scale)
+
+    def displace(
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
+        x0, dx, z0, dz = map(wide, (*inputs, *shifts, output, shift))
+        w, s = weight_like(weight, x0), self.scale
+        x, z = x0 + dx, z0 + dz
+        residual = (dz - dx) + (z0 - x0)
+        sloped = residual * (w / (1 + w))
+        sloped = jnp.clip(sloped, -s - x, s - x)
+        move, back = sloped, sloped - residual
+        cost = move**2 + w * back**2
+        for end, flat in ((s, jnp.maximum(s - x, 0)), (-s, jnp.minimum(-s - x, 0))):
+            there = flat**2 + w * (end - z) ** 2
+            nearer = there < cost
+            move, back = jnp.where(nearer, flat, move), jnp.where(nearer, end - z, back)
+            cost = jnp.where(nearer, there, cost)
+        return (move.astype(inputs[0].dtype),), back.astype(output.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,32 +82,22 @@ class Quantize(Primitive):
     scale: float = 1.0
 
     name: ClassVar[str] = "quantize"
-    core: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.levels, bool) or not isinstance(self.levels, int) or self.levels < 2:
-            raise InputError(f"quantize: levels must be an integer, at least 2; got {self.levels!r}.")
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise InputError(f"quantize: scale must be a positive finite number; got {self.scale!r}.")
+        check_whole("quantize: levels", self.levels, 2)
+        check_positive("quantize: scale", self.scale)
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         (x,) = inputs
         return self._level(self._cell(wide(x))).astype(x.dtype)
 
-    def project(
-        self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
-    ) -> tuple[Arrays, jax.Array]:
+    def project(self, inputs: Arrays, output: jax.Array, weight: Weight = 1.0) -> Projection:
         move, end = self._nearest(wide(inputs[0]), wide(output), weight)
         return ((wide(inputs[0]) + move).astype(inputs[0].dtype),), end.astype(output.dtype)
 
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         x, z = wide(inputs[0]) + wide(shifts[0]), wide(output) + wide(shift)
         move, end = self._nearest(x, z, weight)
         return (move.astype(inputs[0].dtype),), ((end - wide(output)) - wide(shift)).astype(output.dtype)
@@ -114,7 +146,4 @@ def quantize(x: jax.typing.ArrayLike, levels: int = 2, scale: float = 1.0) -> ja
     >>> quantize(jnp.array([-3.0, 0.1, 0.5]), levels=3)
     Array([-1.,  0.,  0.], dtype=float32)
     """
-    x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise InputError(f"quantize: expected floating-point numbers, got {x.dtype}; convert them first.")
-    return apply(Quantize(levels, scale), x)
+    return apply(Quantize(levels, scale), check_float("quantize: values", x))

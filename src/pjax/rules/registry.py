@@ -5,17 +5,13 @@ import dataclasses
 import jax.numpy as jnp
 
 from pjax.rules.base import Primitive, Target
-from pjax.rules.clip import Clip
 from pjax.rules.divide import Divide
 from pjax.rules.dot import Dot
-from pjax.rules.identity import Identity
-from pjax.rules.joint import Joint
-from pjax.rules.linear import LinearMap
+from pjax.rules.linear import Joint, LinearMap
 from pjax.rules.max import Max
-from pjax.rules.quantize import Quantize
+from pjax.rules.quantize import Clip, Quantize
 from pjax.rules.scalar import Function, elementary
-from pjax.rules.sum import Sum
-from pjax.rules.sum_relu import SumRelu
+from pjax.rules.sum import Identity, Sum, SumRelu
 
 LENGTHS = (1, 2, 3, 8, 32, 128, 784)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide, wide_reals
-from pjax.rules.base import Arrays, Asked, Primitive
+from pjax.rules.base import Arrays, Asked, Primitive, Projection, Weight
 from pjax.rules.nearest import derivatives, finite, nearest
 
 
@@ -68,7 +68,6 @@ class Scalar(Primitive):
     function: Function
 
     name: ClassVar[str] = "scalar"
-    core: ClassVar[int] = 0
 
     moving = 1
 
@@ -80,22 +79,15 @@ class Scalar(Primitive):
         x = inputs[0]
         return self._curve(inputs)(wide(x)).astype(x.dtype)
 
-    def project(
-        self, inputs: Arrays, output: jax.Array, weight: jax.typing.ArrayLike = 1.0
-    ) -> tuple[Arrays, jax.Array]:
+    def project(self, inputs: Arrays, output: jax.Array, weight: Weight = 1.0) -> Projection:
         still, goal = jnp.zeros_like(inputs[0]), wide(output)
         move, back = self._nearest(inputs, still, goal, None, weight)
         end = (wide(inputs[0]) + move).astype(inputs[0].dtype)
         return (end, *inputs[1:]), (goal + back).astype(output.dtype)
 
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         goal, rise = wide(output) + wide(shift), wide(shift)
         move, back = self._nearest(inputs, shifts[0], goal, rise, weight)
         still = (jnp.zeros_like(c) for c in inputs[1:])
@@ -191,11 +183,6 @@ def _scale(a: jax.Array, b: jax.Array, start: jax.Array) -> jax.Array:
     return jnp.where(step < usual, step, usual) / 16
 
 
-def _slope(f: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """The derivative, element by element."""
-    return jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
-
-
 def _mended(f: Callable[[jax.Array], jax.Array], x: jax.Array, slope: jax.Array) -> jax.Array:
     """The derivative of a function of pieces, also where these have kinks that it has not itself.
 
@@ -204,7 +191,7 @@ def _mended(f: Callable[[jax.Array], jax.Array], x: jax.Array, slope: jax.Array)
     """
     eps = jnp.finfo(x.dtype)
     way = 2 * eps.eps * jnp.abs(x) + jnp.sqrt(eps.tiny)
-    below, above = _slope(f, x - way), _slope(f, x + way)
+    below, above = (jax.jvp(f, (x + s,), (jnp.ones_like(x),))[1] for s in (-way, way))
     smooth = jnp.abs(above - below) <= 1e-4 * jnp.abs(above + below)
     return jnp.where(smooth, (below + above) / 2, slope)
 
@@ -265,53 +252,24 @@ def _residual(
 
 
 _positive = (0.0, float("inf"))
-_unit = (-1.0, 1.0)
+_unit = Traits((-1.0, 1.0), (-1.0, 1.0))
+_wave = Traits(period=2 * math.pi, tame=True)
+_TAME = ("asinh", "atan", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "logistic", "sinh", "square", "tanh")
 
 TABLE: dict[str, Traits] = {
-    "abs": Traits(),
-    "acos": Traits(_unit, (-1.0, 1.0)),
+    **dict.fromkeys(("abs", "bessel_i0e", "bessel_i1e", "cbrt", "integer_pow", "sign"), Traits()),
+    **dict.fromkeys(_TAME, Traits(tame=True)),
+    **dict.fromkeys(("acos", "asin", "atanh", "erf_inv"), _unit),
+    **dict.fromkeys(("digamma", "log", "rsqrt", "sqrt"), Traits(_positive)),
+    **dict.fromkeys(("ceil", "floor"), Traits(steps=0.0)),
+    **dict.fromkeys(("cos", "sin"), _wave),
     "acosh": Traits((1.0, float("inf")), (1.0,)),
-    "asin": Traits(_unit, (-1.0, 1.0)),
-    "asinh": Traits(),
-    "atan": Traits(),
-    "atanh": Traits(_unit, (-1.0, 1.0)),
-    "bessel_i0e": Traits(),
-    "bessel_i1e": Traits(),
-    "cbrt": Traits(),
-    "ceil": Traits(steps=0.0),
-    "cos": Traits(period=2 * math.pi),
-    "cosh": Traits(),
-    "digamma": Traits(_positive),
-    "erf": Traits(),
-    "erf_inv": Traits(_unit, (-1.0, 1.0)),
-    "erfc": Traits(),
-    "exp": Traits(),
-    "exp2": Traits(),
-    "expm1": Traits(),
-    "floor": Traits(steps=0.0),
-    "integer_pow": Traits(),
     "lgamma": Traits(_positive, (1.4616321449683622,)),  # its minimum, between two valleys
-    "log": Traits(_positive),
     "log1p": Traits((-1.0, float("inf")), (-1.0,)),
-    "logistic": Traits(),
     "round": Traits(steps=0.5),
-    "rsqrt": Traits(_positive),
-    "sign": Traits(),
-    "sin": Traits(period=2 * math.pi),
-    "sinh": Traits(),
-    "sqrt": Traits(_positive),
-    "square": Traits(),
     "tan": Traits(points=(math.pi / 2,), period=math.pi),
-    "tanh": Traits(),
 }
 """The functions of one number among the primitives of JAX, by name."""
-
-TAME = frozenset(
-    {"asinh", "atan", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "logistic", "sin", "sinh"}
-    | {"square", "tanh"}
-)
-"""Those of which `Traits.tame` holds."""
-TABLE |= {name: dataclasses.replace(TABLE[name], tame=True) for name in TAME}
 
 
 def elementary(name: str, **params: Any) -> Scalar:

@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -44,18 +44,13 @@ def windows(
     [[0, 1, 2], [2, 3, 4]]
     """
     dilation = (1,) * x.ndim if dilation is None else tuple(dilation)
-    _check_lengths(x.ndim, window=window, strides=strides, padding=padding, dilation=dilation)
-    _check_positive(window=window, strides=strides, dilation=dilation)
     if any(lo or hi for lo, hi in padding):
         if any(n + lo + hi < 0 for n, (lo, hi) in zip(x.shape, padding, strict=True)):
             raise InputError(
                 f"windows: padding {tuple(padding)} crops more than shape {x.shape} has; crop less."
             )
         x = lax.pad(x, jnp.asarray(fill, x.dtype), [(int(lo), int(hi), 0) for lo, hi in padding])
-    out = tuple(
-        max((n - (w - 1) * d - 1) // s + 1, 0)
-        for n, w, s, d in zip(x.shape, window, strides, dilation, strict=True)
-    )
+    out = tuple(map(_number, x.shape, window, strides, dilation))
     # Axes whose windows lie side by side need one crop, and axes of window 1 one strided slice: all at once.
     tiled = [w == s and d == 1 for w, s, d in zip(window, strides, dilation, strict=True)]
     limits, steps = list(x.shape), [1] * x.ndim
@@ -69,20 +64,11 @@ def windows(
     # Each remaining axis becomes (window, out), flattened: no new axis before the end.
     for axis in range(x.ndim):
         if window[axis] > 1 and not tiled[axis]:
-            size, span = x.shape[axis], _span(out[axis], strides[axis])
-            starts = [min(k * dilation[axis], size - span) for k in range(window[axis])]
-            cuts = [lax.slice_in_dim(x, k, k + span, strides[axis], axis) for k in starts]
-            x = lax.concatenate(cuts, axis)
-    split, outer, inner = list[int](), list[int](), list[int]()
-    for n, w, side_by_side in zip(out, window, tiled, strict=True):
-        at = len(split)
-        if w == 1:
-            split, outer = [*split, n], [*outer, at]
-        elif side_by_side:
-            split, outer, inner = [*split, n, w], [*outer, at], [*inner, at + 1]
-        else:
-            split, outer, inner = [*split, w, n], [*outer, at + 1], [*inner, at]
-    order = [*outer, *inner]
+            x = lax.concatenate(_cuts(x, axis, window[axis], strides[axis], dilation[axis]), axis)
+    # Where windows lie side by side it is (out, window) as it stands.
+    pairs = [(n, w) if side else (w, n) for n, w, side in zip(out, window, tiled, strict=True)]
+    split = [size for pair in pairs for size in pair]
+    order = [2 * axis + (inner == side) for inner in (False, True) for axis, side in enumerate(tiled)]
     if tuple(split) != x.shape:
         x = lax.reshape(x, split)
     if order != sorted(order):
@@ -105,12 +91,21 @@ def box(
     [3, 9]
     """
     x = lax.pad(x, jnp.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in padding])
-    for axis, (n, w, s, d) in enumerate(zip(x.shape, window, strides, dilation, strict=True)):
-        span = _span(max((n - (w - 1) * d - 1) // s + 1, 0), s)
-        starts = [min(k * d, n - span) for k in range(w)]
-        cuts = [lax.slice_in_dim(x, k, k + span, s, axis) for k in starts]
-        x = functools.reduce(operator.add, cuts)
+    for axis, settings in enumerate(zip(window, strides, dilation, strict=True)):
+        x = functools.reduce(operator.add, _cuts(x, axis, *settings))
     return x
+
+
+def _cuts(x: jax.Array, axis: int, window: int, stride: int, dilation: int) -> list[jax.Array]:
+    """For each position in the windows along one axis, what lies there in all of them."""
+    span = _span(_number(x.shape[axis], window, stride, dilation), stride)
+    starts = (min(k * dilation, x.shape[axis] - span) for k in range(window))
+    return [lax.slice_in_dim(x, k, k + span, stride, axis) for k in starts]
+
+
+def _number(size: int, window: int, stride: int, dilation: int) -> int:
+    """How many windows there are along an axis."""
+    return max((size - (window - 1) * dilation - 1) // stride + 1, 0)
 
 
 def explicit_padding(
@@ -133,8 +128,7 @@ def explicit_padding(
     ((0, 1),)
     """
     dilation = (1,) * len(sizes) if dilation is None else tuple(dilation)
-    _check_lengths(len(sizes), window=window, strides=strides, dilation=dilation)
-    _check_positive(window=window, strides=strides, dilation=dilation)
+    _check(len(sizes), window=window, strides=strides, dilation=dilation)
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
             raise InputError(
@@ -149,7 +143,7 @@ def explicit_padding(
         raise InputError(
             f"Padding must be 'SAME', 'VALID', an integer or pairs (before, after), got {padding!r}."
         ) from error
-    _check_lengths(len(sizes), padding=pairs)
+    _check(len(sizes), padding=pairs)
     return pairs
 
 
@@ -158,15 +152,11 @@ def _span(out: int, stride: int) -> int:
     return (out - 1) * stride + 1 if out else 0
 
 
-def _check_lengths(ndim: int, **settings: Sequence[object]) -> None:
+def _check(ndim: int, **settings: Sequence[Any]) -> None:
     for name, setting in settings.items():
         if len(setting) != ndim:
             raise InputError(
                 f"{name} needs one entry for each of the {ndim} axes, got {len(setting)}: {tuple(setting)}."
             )
-
-
-def _check_positive(**settings: Sequence[int]) -> None:
-    for name, setting in settings.items():
-        if any(s < 1 for s in setting):
+        if name != "padding" and any(s < 1 for s in setting):
             raise InputError(f"{name} must be positive along every axis, got {tuple(setting)}.")

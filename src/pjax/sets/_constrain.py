@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_float
 from pjax.errors import InputError
-from pjax.losses._labels import check_finite, check_float
+from pjax.losses._labels import check_finite
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Place, Primitive, Target, apply
+from pjax.rules.base import Arrays, Place, Primitive, Projection, Target, Weight, apply
 from pjax.sets._set import Set
 
 
@@ -53,13 +54,8 @@ class Constrain(Primitive):
         return x if into is None else into.project(wide(x)).astype(x.dtype)
 
     def displace(
-        self,
-        inputs: Arrays,
-        shifts: Arrays,
-        output: jax.Array,
-        shift: jax.Array,
-        weight: jax.typing.ArrayLike = 1.0,
-    ) -> tuple[Arrays, jax.Array]:
+        self, inputs: Arrays, shifts: Arrays, output: jax.Array, shift: jax.Array, weight: Weight = 1.0
+    ) -> Projection:
         x0, dx, z0, dz = map(wide, (inputs[0], shifts[0], output, shift))
         into = self.set_of(inputs[1:])
         w = _one_weight(weight_like(weight, x0), x0.shape, into.core)
@@ -154,7 +150,7 @@ def constrain(x: jax.typing.ArrayLike, into: Set, axis: int | Sequence[int] | No
             f"constrain: expected a set, such as pjax.sets.Box(0.0, 1.0), got {into!r:.120}; a projection of "
             "your own becomes one by pjax.sets.Own."
         )
-    value = check_float("constrain", "values", x)
+    value = check_float("constrain: values", x)
     check_finite("constrain", "values", value)
     axes = _member_axes(into, value.ndim, axis)
     shape = tuple(value.shape[a] for a in axes)
@@ -168,8 +164,8 @@ def constrain(x: jax.typing.ArrayLike, into: Set, axis: int | Sequence[int] | No
     def vector_form(y: jax.Array) -> jax.Array:
         return y.transpose(order).reshape(*members, *core)
 
-    moved = {name: vector_form(getattr(fitted, name)) for name in fitted.entries if axes}
-    moved = {name: array for name, array in moved.items() if array is not None}
+    entries = {name: getattr(fitted, name) for name in fitted.entries if axes}
+    moved = {name: vector_form(array) for name, array in entries.items() if array is not None}
     arrays, structure = jax.tree.flatten(dataclasses.replace(fitted, **moved))
     found = apply(Constrain(type(into), structure), vector_form(value), *arrays)
     back = tuple(order.index(a) for a in range(value.ndim))

@@ -24,7 +24,6 @@ class Set(abc.ABC):
     numbers or arrays, so that sets can be passed through `jax.vmap` and `jax.jit`, or marked as static.
     """
 
-    name: ClassVar[str]
     entries: ClassVar[tuple[str, ...]] = ()
     """Fields with a number for every entry of the value; all other arrays have one for every member."""
 
@@ -91,10 +90,6 @@ class Set(abc.ABC):
             raise InputError(f"{type(self).__name__}: {field} must be {wanted}; got {known[bad][0]:g}.")
         return known
 
-    def check_whole(self, field: str, least: int) -> None:
-        """Raise `InputError` unless a field is a whole number, not below the least."""
-        check_whole(f"{type(self).__name__}: {field}", getattr(self, field), least)
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +112,10 @@ class Own(Set):
     axes: int = dataclasses.field(default=1, metadata=STATIC)
     convex: bool = dataclasses.field(default=True, metadata=STATIC)
 
-    name: ClassVar[str] = "own"
-
     def __post_init__(self) -> None:
         if not callable(self.nearest):
             raise InputError(f"Own: nearest must be a function of an array; got {self.nearest!r:.120}.")
-        self.check_whole("axes", 0)
-        if self.axes > 2:
-            raise InputError(f"Own: axes must be 0, 1 or 2; got {self.axes}.")
+        check_whole("Own: axes", self.axes, 0, 3)
 
     @property
     def core(self) -> int:

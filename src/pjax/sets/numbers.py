@@ -1,13 +1,13 @@
 """Sets of numbers, each for itself: bounds, whole numbers, known entries."""
 
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_positive
 from pjax.errors import InputError
 from pjax.sets._set import STATIC, Set
 
@@ -28,7 +28,6 @@ class Box(Set):
     lower: Any = None
     upper: Any = None
 
-    name: ClassVar[str] = "box"
     core = 0
     entries: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
@@ -50,7 +49,6 @@ class NonNegative(Set):
     [0.0, 0.5]
     """
 
-    name: ClassVar[str] = "non_negative"
     core = 0
 
     def project(self, x: jax.Array) -> jax.Array:
@@ -77,7 +75,6 @@ class Integers(Set):
     high: int | None = dataclasses.field(default=None, metadata=STATIC)
     step: float = dataclasses.field(default=1.0, metadata=STATIC)
 
-    name: ClassVar[str] = "integers"
     core = 0
 
     def __post_init__(self) -> None:
@@ -86,8 +83,7 @@ class Integers(Set):
                 raise InputError(f"Integers: bounds must be whole numbers or None; got {bound!r}.")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise InputError(f"Integers: low must not be above high; got {self.low} and {self.high}.")
-        if not (math.isfinite(self.step) and self.step > 0):
-            raise InputError(f"Integers: step must be a positive finite number; got {self.step!r}.")
+        check_positive("Integers: step", self.step)
 
     def project(self, x: jax.Array) -> jax.Array:
         x = x / self.step
@@ -116,7 +112,6 @@ class Known(Set):
     mask: Any
     values: Any
 
-    name: ClassVar[str] = "known"
     core = 0
     entries: ClassVar[tuple[str, ...]] = ("mask", "values")
 

@@ -1,13 +1,15 @@
-"""Sets of vectors: of a length, probabilities, few entries."""
+"""Sets of vectors: of a length, probabilities, few entries; and of matrices: permutations."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_whole
 from pjax.errors import InputError
 from pjax.sets._set import STATIC, Set
+from pjax.sets.numbers import Box
 
 
 def _length(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -29,8 +31,6 @@ class Ball(Set):
     """
 
     radius: Any = 1.0
-
-    name: ClassVar[str] = "ball"
 
     def __post_init__(self) -> None:
         self.known_numbers("radius", 0)
@@ -57,8 +57,6 @@ class Sphere(Set):
     """
 
     radius: Any = 1.0
-
-    name: ClassVar[str] = "sphere"
 
     def __post_init__(self) -> None:
         self.known_numbers("radius", 0)
@@ -91,8 +89,6 @@ class Simplex(Set):
 
     total: Any = 1.0
 
-    name: ClassVar[str] = "simplex"
-
     def __post_init__(self) -> None:
         self.known_numbers("total", 0)
 
@@ -120,8 +116,6 @@ class OneHot(Set):
     [0.0, 1.0, 0.0]
     """
 
-    name: ClassVar[str] = "one_hot"
-
     def project(self, x: jax.Array) -> jax.Array:
         return jax.nn.one_hot(jnp.argmax(x, axis=-1), x.shape[-1], dtype=x.dtype)
 
@@ -145,10 +139,8 @@ class Sparse(Set):
 
     k: int = dataclasses.field(metadata=STATIC)
 
-    name: ClassVar[str] = "sparse"
-
     def __post_init__(self) -> None:
-        self.check_whole("k", 1)
+        check_whole("Sparse: k", self.k)
 
     def check(self, shape: tuple[int, ...]) -> None:
         if shape[0] < self.k:
@@ -161,3 +153,37 @@ class Sparse(Set):
 
     def relaxed(self) -> None:
         return None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Permutation(Set):
+    r"""Square matrices with a single one in every row and column, and zeros elsewhere. Not convex.
+
+    All have the same length, so the nearest to :math:`x` is the :math:`p` with the largest
+    :math:`\langle p, x\rangle`: an assignment of columns to rows, which the Hungarian algorithm finds in
+    :math:`O(n^3)` steps.
+
+    >>> Permutation().project(jnp.array([[2.0, 3.0], [0.0, 3.0]])).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    core = 2
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        if shape[0] != shape[1]:
+            raise InputError(
+                f"Permutation: the matrices must be square; got {shape[0]} rows, {shape[1]} columns."
+            )
+
+    def project(self, x: jax.Array) -> jax.Array:
+        import optax  # takes long, and may not be needed
+
+        def nearest(x: jax.Array) -> jax.Array:
+            return jnp.zeros_like(x).at[optax.assignment.hungarian_algorithm(-x)].set(1)
+
+        n = x.shape[-1]
+        return jax.vmap(nearest)(x.reshape(-1, n, n)).reshape(x.shape)
+
+    def relaxed(self) -> Set:
+        return Box(0.0, 1.0)

@@ -17,7 +17,9 @@ from pjax.rules import Example, Primitive, Target, registered
 from pjax.testing import search
 from pjax.testing.report import (
     ROUNDINGS,
+    SCALES,
     TOLERANCE,
+    WEIGHTS,
     Report,
     Shapes,
     Witness,
@@ -40,10 +42,8 @@ def check_projection(
     labels: str = "classes",
     scale: float | None = None,
     samples: int | Sequence[int] = 256,
-    scales: tuple[float, float] = (1e-4, 1e6),
-    weights: tuple[float, float] = (1.0, 1000.0),
+    scales: tuple[float, float] = SCALES,
     dtype: str = "float64",
-    tolerance: float | None = None,
     key: int = 0,
 ) -> Report:
     r"""Check that a rule projects onto the graph of its function. Nothing about the rule is assumed.
@@ -78,9 +78,7 @@ def check_projection(
         scale: for a target, the factor :math:`s`, or ``None``.
         samples: number of points for each case, or one number per case.
         scales: smallest and largest size of the inputs. Targets are up to 100 times the natural size.
-        weights: smallest and largest weight.
         dtype: the type in which the rule computes. The search always uses float64.
-        tolerance: largest relative excess; by default 1e-7 in float64 and 1e-3 in float32.
         key: seed.
 
     Returns:
@@ -95,7 +93,7 @@ def check_projection(
     """
     if labels not in ("classes", "probabilities", "numbers"):
         raise ValueError(f'labels must be "classes", "probabilities" or "numbers", got {labels!r}.')
-    limit = TOLERANCE.get(dtype, 1.0) if tolerance is None else tolerance
+    limit = TOLERANCE.get(dtype, 1.0)
     if rule.is_target and scale is None:
         limit = max(limit, 4 / _HARD)
     reports = []
@@ -106,7 +104,7 @@ def check_projection(
         if rule.is_target:
             check = _TargetCheck(*same, labels, scale)
         else:
-            check = _PrimitiveCheck(*same, tuple(weights), frozenset(constant), frozenset(sided))
+            check = _PrimitiveCheck(*same, frozenset(constant), frozenset(sided))
         points = check.sample(np.random.default_rng((key, number)), count, scales)
         if number == len(shapes) // 2:  # these do not depend on the length
             check.uniformity(points)
@@ -145,15 +143,8 @@ def check_registered(*names: str, **options: Any) -> Report:
 
 def check_example(example: Example, **options: Any) -> Report:
     """`check_projection` of a rule as it is registered."""
-    return check_projection(
-        example.rule,
-        example.shapes,
-        constant=example.constant,
-        sided=example.sided,
-        labels=example.labels,
-        scale=example.scale,
-        **options,
-    )
+    given = {f.name: getattr(example, f.name) for f in dataclasses.fields(example) if f.name != "nearest"}
+    return check_projection(**given, **options)
 
 
 Points: TypeAlias = tuple[Any, ...]
@@ -170,24 +161,15 @@ def _floats(points: Points, change: Callable[[np.ndarray], np.ndarray]) -> Point
     return changed
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _project(rule: Any, *points: Any) -> Any:
-    return rule.project(*points)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _evaluate(rule: Any, *inputs: Any) -> Any:
-    return rule.forward(*inputs)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _call(of: Any, method: str, *arguments: Any) -> Any:
+    """What a method of a rule or a check returns, compiled."""
+    return getattr(of, method)(*arguments)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _mapped(rule: Any, first: Any, second: Any, *weight: Any) -> Any:
     return jax.vmap(lambda a, b: rule.project(a, b, *weight))(first, second)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _call(check: "_Check", method: str, *arguments: Any) -> Any:
-    return getattr(check, method)(*arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +213,7 @@ class _Check(abc.ABC):
 
     def project(self, points: Points) -> Any:
         with jax.enable_x64(self.dtype == "float64"):
-            return jax.tree.map(np.asarray, _project(self.rule, *points))
+            return jax.tree.map(np.asarray, _call(self.rule, "project", *points))
 
     def wide(self, method: str, *arguments: Any) -> Any:
         """A method in float64, compiled once for all types of the rule."""
@@ -275,7 +257,7 @@ class _Check(abc.ABC):
         points = _floats(points, lambda a: np.clip(a, -1e28, 1e28).astype(np.float32))
         first, second, *weights = points
         with jax.enable_x64(False):
-            many = _project(self.rule, first, second, *(np.full_like(w, 3.0) for w in weights))
+            many = _call(self.rule, "project", first, second, *(np.full_like(w, 3.0) for w in weights))
             mapped = _mapped(self.rule, first, second, *(3.0 for _ in weights))
         wide = [jax.tree.leaves(_floats(a, lambda x: np.asarray(x, np.float64))) for a in (many, mapped)]
         size = max(np.abs(a).max(initial=0) for a in (*jax.tree.leaves((first, second)), *wide[0]))
@@ -297,7 +279,6 @@ class _Check(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class _PrimitiveCheck(_Check):
-    weights: tuple[float, ...]
     constant: frozenset[int]
     sided: frozenset[int]
     firmly: bool = False
@@ -334,7 +315,7 @@ class _PrimitiveCheck(_Check):
         for i in self.constant:
             self.witness(points).demand("constant inputs stay", inputs[i] == points[0][i])
         with jax.enable_x64(self.dtype == "float64"):
-            own = np.asarray(_evaluate(self.rule, *inputs))
+            own = np.asarray(_call(self.rule, "forward", *inputs))
         return self.project((inputs, output, points[2])), own
 
     def uniformity(self, points: Points) -> None:
@@ -378,7 +359,7 @@ class _PrimitiveCheck(_Check):
             np.where(rng.random(count) < 0.5, values, 0),
         ]
         target = np.choose(rng.integers(0, 5, count), kinds)
-        weight = drawn_sizes(rng, self.weights, count)
+        weight = drawn_sizes(rng, WEIGHTS, count)
         return inputs, target.astype(dtype), weight.astype(dtype)
 
     def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:

@@ -11,14 +11,18 @@ import numpy as np
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def drawn_sizes(rng: np.random.Generator, limits: tuple[float, ...], count: int) -> np.ndarray:
+SCALES = 1e-4, 1e6
+WEIGHTS = 1.0, 1000.0
+
+
+def drawn_sizes(rng: np.random.Generator, limits: tuple[float, float], count: int) -> np.ndarray:
     """Numbers between the limits, evenly on a logarithmic scale."""
     low, high = np.log10(limits)
     return 10 ** rng.uniform(low, high, count)
 
 
 def drawn_inputs(
-    rng: np.random.Generator, count: int, core: Shapes, scales: tuple[float, float]
+    rng: np.random.Generator, count: int, core: Shapes, scales: tuple[float, float] = SCALES
 ) -> list[np.ndarray]:
     """Numbers of many sizes, with zeros, ties, outliers and equal and opposite inputs among them."""
     size = drawn_sizes(rng, scales, count)

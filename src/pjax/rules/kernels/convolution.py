@@ -12,7 +12,7 @@ has the weights once for each of them. That is less to read for as many products
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from pjax.devices import power_of_two
-
-Term = tuple[jax.Array, jax.Array]
+from pjax.rules.dot import Pair
+from pjax.rules.kernels.parts import call, dot, load, numbers, program_id, share, store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +83,8 @@ class Correlation:
         return (_TOGETHER + self.kernel[1] - 1) * self.channels
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "backwards", "interpret"))
-def correlate(
-    shape: Correlation, *terms: Term, backwards: bool = False, interpret: bool = False
-) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("shape", "backwards"))
+def correlate(shape: Correlation, *terms: Pair, backwards: bool = False) -> jax.Array:
     """The sum of the correlations of several images and kernels.
 
     Args:
@@ -94,18 +92,17 @@ def correlate(
         terms: pairs of images and kernels.
         backwards: whether kernels are those of the transposed correlation: of axes ``(height, width,
             features, channels)``, and read from their end.
-        interpret: whether to run without a GPU.
     """
     find = _correlate_few_channels if shape.few else _correlate
-    out = find(shape, backwards, interpret, *(a.reshape(-1) for term in terms for a in term))
+    out = find(shape, backwards, *(a.reshape(-1) for term in terms for a in term))
     return out.reshape(shape.batch, *shape.out, shape.features)
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "interpret"))
-def pull_kernel(shape: Correlation, x: jax.Array, c: jax.Array, *, interpret: bool = False) -> jax.Array:
+@functools.partial(jax.jit, static_argnames="shape")
+def pull_kernel(shape: Correlation, x: jax.Array, c: jax.Array) -> jax.Array:
     """The transpose of `correlate` in the kernel, at images x and a c like the output."""
     find = _pull_kernel_few_channels if shape.few else _pull_kernel
-    return find(shape, interpret, x.reshape(-1), c.reshape(-1))
+    return find(shape, x.reshape(-1), c.reshape(-1))
 
 
 # --- Several channels ---
@@ -117,18 +114,16 @@ _PROGRAMS = 256  # at most, that each find a sum
 _WARPS = 4
 
 
-def _correlate(shape: Correlation, backwards: bool, interpret: bool, *arrays: jax.Array) -> jax.Array:
+def _correlate(shape: Correlation, backwards: bool, *arrays: jax.Array) -> jax.Array:
     """Each program walks down some rows of the images; what it reads of one goes to several of the output."""
-    from jax.experimental import pallas as pl
-
     height, _ = shape.kernel
     wide = _TOGETHER * shape.features
 
     def kernel(*refs: Any) -> None:
         *terms, out = refs
         images, kernels = terms[::2], terms[1::2]
-        tile = _Tile(shape, pl.program_id(0))
-        top = pl.program_id(1) * _ROWS
+        tile = _Tile(shape, program_id())
+        top = program_id(1) * _ROWS
         weights = [
             [_weights(shape, backwards, ref, i, part) for i in range(height)]
             for ref in kernels
@@ -143,7 +138,7 @@ def _correlate(shape: Correlation, backwards: bool, interpret: bool, *arrays: ja
             ahead = row(r + 1)
             sums = jnp.zeros((_PLACES, wide), jnp.float32), *sums
             for x, rows in zip(read, weights, strict=True):
-                sums = tuple(a + _dot(x, w) for a, w in zip(sums, rows, strict=True))
+                sums = tuple(a + dot(x, w) for a, w in zip(sums, rows, strict=True))
             tile.store(out, top + r - (height - 1), sums[-1], r >= height - 1)
             return ahead, sums[:-1]
 
@@ -151,8 +146,8 @@ def _correlate(shape: Correlation, backwards: bool, interpret: bool, *arrays: ja
         lax.fori_loop(0, _ROWS + height - 1, walk, (row(0), none))
 
     size = shape.batch * math.prod(shape.out) * shape.features
-    grid = pl.cdiv(shape.batch * shape.groups, _PLACES), pl.cdiv(shape.out[0], _ROWS)
-    return _call(kernel, "correlate", size, grid, _WARPS, interpret)(*arrays)
+    grid = math.ceil(shape.batch * shape.groups / _PLACES), math.ceil(shape.out[0] / _ROWS)
+    return call(kernel, "correlate", [size], grid, _WARPS)(*arrays)[0]
 
 
 class _Tile:
@@ -160,17 +155,17 @@ class _Tile:
 
     def __init__(self, shape: Correlation, block: Any) -> None:
         self.shape = shape
-        group = block * _PLACES + _range(_PLACES)
+        group = block * _PLACES + numbers(_PLACES)
         exists = (group < shape.batch * shape.groups)[:, None]
         image, first = group // shape.groups, group % shape.groups * _TOGETHER
         self.read = []
         for begin, size in _parts(shape.stretch):
-            slot = begin + _range(size)
+            slot = begin + numbers(size)
             column = first[:, None] + (slot // shape.channels - shape.before[1])[None, :]
             start = (image * math.prod(shape.image) + first - shape.before[1]) * shape.channels
             inside = exists & (column >= 0) & (column < shape.image[1])
             self.read.append((start[:, None] + slot[None, :], inside))
-        slot = _range(_TOGETHER * shape.features)
+        slot = numbers(_TOGETHER * shape.features)
         start = (image * math.prod(shape.out) + first) * shape.features
         self.places = start[:, None] + slot[None, :]
         self.exists = exists & (first[:, None] + (slot // shape.features)[None, :] < shape.out[1])
@@ -180,17 +175,15 @@ class _Tile:
         height, width = self.shape.image
         ok = (row >= 0) & (row < height)
         shift = row * (width * self.shape.channels)
-        return tuple(_load(ref, index + shift, inside & ok) for ref in images for index, inside in self.read)
+        return tuple(load(ref, index + shift, inside & ok) for ref in images for index, inside in self.read)
 
     def load(self, ref: Any, row: Any) -> jax.Array:
         """A row of an array like the output."""
-        return _load(ref, *self._row(row))
+        return load(ref, *self._row(row))
 
     def store(self, ref: Any, row: Any, values: jax.Array, where: Any) -> None:
-        from jax.experimental.pallas import triton
-
         index, exists = self._row(row)
-        triton.store(ref.at[index], values, mask=exists & where)
+        store(ref, index, values, exists & where)
 
     def _row(self, row: Any) -> tuple[jax.Array, jax.Array]:
         height, width = self.shape.out
@@ -202,7 +195,7 @@ def _weights(shape: Correlation, backwards: bool, ref: Any, i: int, part: tuple[
     """Row i of a kernel as a matrix, from part of a stretch to the features of the places that share it."""
     height, width = shape.kernel
     begin, size = part
-    slot, end = begin + _range(size)[:, None], _range(_TOGETHER * shape.features)[None, :]
+    slot, end = begin + numbers(size)[:, None], numbers(_TOGETHER * shape.features)[None, :]
     j = slot // shape.channels - end // shape.features
     channel, feature = slot % shape.channels, end % shape.features
     if backwards:
@@ -210,46 +203,37 @@ def _weights(shape: Correlation, backwards: bool, ref: Any, i: int, part: tuple[
         index += feature * shape.channels + channel
     else:
         index = ((i * width + j) * shape.channels + channel) * shape.features + feature
-    return _load(ref, index, (j >= 0) & (j < width))
+    return load(ref, index, (j >= 0) & (j < width))
 
 
-def _pull_kernel(shape: Correlation, interpret: bool, x: jax.Array, c: jax.Array) -> jax.Array:
+def _pull_kernel(shape: Correlation, x: jax.Array, c: jax.Array) -> jax.Array:
     """Each program walks down some rows of the images; what the programs find is added up afterwards."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
     height, width = shape.kernel
     wide, parts = _TOGETHER * shape.features, _parts(shape.stretch)
     slots = sum(size for _, size in parts)
-    bands = pl.cdiv(shape.image[0], _ROWS)
-    items = pl.cdiv(shape.batch * shape.groups, _PLACES) * bands
+    bands = math.ceil(shape.image[0] / _ROWS)
+    items = math.ceil(shape.batch * shape.groups / _PLACES) * bands
     programs = min(items, _PROGRAMS)
 
     def kernel(x_ref: Any, c_ref: Any, out: Any) -> None:
-        program = pl.program_id(0)
-
         def add(item: Any, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             tile = _Tile(shape, item // bands)
             top = item % bands * _ROWS
             for r in range(_ROWS):
                 read = tile.stretches([x_ref], top + r)
                 given = [tile.load(c_ref, top + r + shape.before[0] - i) for i in range(height)]
-                products = [_dot(x, c, transposed=True) for c in given for x in read]
+                products = [dot(x, c, transposed=True) for c in given for x in read]
                 sums = tuple(a + b for a, b in zip(sums, products, strict=True))
             return sums
 
         sums = tuple(jnp.zeros((size, wide), jnp.float32) for _ in range(height) for _, size in parts)
-        if programs == items:
-            sums = add(program, sums)
-        else:
-            sums = lax.fori_loop(program * items // programs, (program + 1) * items // programs, add, sums)
-        for k, found in enumerate(sums):
+        for k, found in enumerate(share(items, programs, add, sums)):
             i, (begin, size) = k // len(parts), parts[k % len(parts)]
-            slot = ((program * height + i) * slots + begin + _range(size)) * wide
-            triton.store(out.at[slot[:, None] + _range(wide)[None, :]], found)
+            slot = ((program_id() * height + i) * slots + begin + numbers(size)) * wide
+            store(out, slot[:, None] + numbers(wide)[None, :], found)
 
-    call = _call(kernel, "pull_kernel", programs * height * slots * wide, (programs,), _WARPS, interpret)
-    total = call(x, c).reshape(programs, height, slots, wide).sum(0)[:, : shape.stretch]
+    found = call(kernel, "pull_kernel", [programs * height * slots * wide], (programs,), _WARPS)(x, c)
+    total = found[0].reshape(programs, height, slots, wide).sum(0)[:, : shape.stretch]
     total = total.reshape(height, -1, shape.channels, _TOGETHER, shape.features)
     return functools.reduce(
         jnp.add, (total[:, place : place + width, :, place] for place in range(_TOGETHER))
@@ -269,63 +253,51 @@ def _parts(size: int) -> list[tuple[int, int]]:
 # --- Few channels ---
 
 
-def _correlate_few_channels(
-    shape: Correlation, backwards: bool, interpret: bool, *arrays: jax.Array
-) -> jax.Array:
+def _correlate_few_channels(shape: Correlation, backwards: bool, *arrays: jax.Array) -> jax.Array:
     """A row of a tile is all that lies under the kernel at one place."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
     size, wide = shape.window, shape.features
     assert not backwards
 
     def kernel(*refs: Any) -> None:
-        place = pl.program_id(0) * _PLACES + _range(_PLACES)
-        tap = _range(_power(size))
+        place = program_id() * _PLACES + numbers(_PLACES)
+        tap = numbers(_power(size))
         total = jnp.zeros((_PLACES, wide), jnp.float32)
         for t in range(0, len(arrays), 2):
             used = jnp.broadcast_to((tap < size)[:, None], (len(tap), wide))
-            weights = _load(refs[t + 1], tap[:, None] * wide + _range(wide)[None, :], used)
-            total += _dot(_windows(shape, refs[t], place), weights)
+            weights = load(refs[t + 1], tap[:, None] * wide + numbers(wide)[None, :], used)
+            total += dot(_windows(shape, refs[t], place), weights)
         index, exists = _output(shape, place)
-        triton.store(refs[-1].at[index], total, mask=exists)
+        store(refs[-1], index, total, exists)
 
     places = shape.batch * math.prod(shape.out)
-    grid = (pl.cdiv(places, _PLACES),)
-    return _call(kernel, "correlate_few_channels", places * wide, grid, 2, interpret)(*arrays)
+    grid = (math.ceil(places / _PLACES),)
+    return call(kernel, "correlate_few_channels", [places * wide], grid, 2)(*arrays)[0]
 
 
-def _pull_kernel_few_channels(shape: Correlation, interpret: bool, x: jax.Array, c: jax.Array) -> jax.Array:
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
-    size, wide = shape.window, shape.features
-    blocks = pl.cdiv(shape.batch * math.prod(shape.out), _PLACES)
+def _pull_kernel_few_channels(shape: Correlation, x: jax.Array, c: jax.Array) -> jax.Array:
+    wide, slots = shape.features, _power(shape.window)
+    blocks = math.ceil(shape.batch * math.prod(shape.out) / _PLACES)
     programs = min(blocks, 2 * _PROGRAMS)
-    slots = _power(size)
 
     def kernel(x_ref: Any, c_ref: Any, out: Any) -> None:
-        program = pl.program_id(0)
-
         def add(block: jax.Array, total: jax.Array) -> jax.Array:
-            place = block * _PLACES + _range(_PLACES)
-            given = _load(c_ref, *_output(shape, place))
-            return total + _dot(_windows(shape, x_ref, place), given, transposed=True)
+            place = block * _PLACES + numbers(_PLACES)
+            given = load(c_ref, *_output(shape, place))
+            return total + dot(_windows(shape, x_ref, place), given, transposed=True)
 
-        total = jnp.zeros((slots, wide), jnp.float32)
-        total = lax.fori_loop(program * blocks // programs, (program + 1) * blocks // programs, add, total)
-        slot = (program * slots + _range(slots)) * wide
-        triton.store(out.at[slot[:, None] + _range(wide)[None, :]], total)
+        total = share(blocks, programs, add, jnp.zeros((slots, wide), jnp.float32))
+        slot = (program_id() * slots + numbers(slots)) * wide
+        store(out, slot[:, None] + numbers(wide)[None, :], total)
 
-    call = _call(kernel, "pull_kernel_few_channels", programs * slots * wide, (programs,), 2, interpret)
-    total = call(x, c).reshape(programs, slots, wide)[:, :size].sum(0)
+    found = call(kernel, "pull_kernel_few_channels", [programs * slots * wide], (programs,), 2)(x, c)
+    total = found[0].reshape(programs, slots, wide)[:, : shape.window].sum(0)
     return total.reshape(*shape.kernel, shape.channels, shape.features)
 
 
 def _windows(shape: Correlation, ref: Any, place: jax.Array) -> jax.Array:
     """For some places of the output, what lies under the kernel."""
     (height, width), (top, left) = shape.image, shape.before
-    slot = _range(_power(shape.window))
+    slot = numbers(_power(shape.window))
     tap, channel = slot // shape.channels, slot % shape.channels
     image = place // math.prod(shape.out)
     row = (place // shape.out[1] % shape.out[0])[:, None] + (tap // shape.kernel[1] - top)[None, :]
@@ -333,12 +305,12 @@ def _windows(shape: Correlation, ref: Any, place: jax.Array) -> jax.Array:
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     inside &= (image < shape.batch)[:, None] & (slot < shape.window)[None, :]
     pixel = (image[:, None] * height + row) * width + column
-    return _load(ref, pixel * shape.channels + channel[None, :], inside)
+    return load(ref, pixel * shape.channels + channel[None, :], inside)
 
 
 def _output(shape: Correlation, place: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Where some places lie in the output, and whether there are such."""
-    index = place[:, None] * shape.features + _range(shape.features)[None, :]
+    index = place[:, None] * shape.features + numbers(shape.features)[None, :]
     exists = (place < shape.batch * math.prod(shape.out))[:, None]
     return index, jnp.broadcast_to(exists, index.shape)
 
@@ -346,39 +318,3 @@ def _output(shape: Correlation, place: jax.Array) -> tuple[jax.Array, jax.Array]
 def _power(size: int) -> int:
     """The least power of two that is not less, and that a product can have."""
     return max(16, power_of_two(size))
-
-
-# --- Parts of kernels ---
-
-
-def _call(
-    kernel: Callable[..., None], name: str, size: int, grid: tuple[int, ...], warps: int, interpret: bool
-) -> Callable[..., jax.Array]:
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((size,), jnp.float32),
-        grid=grid,
-        name=name,
-        interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
-    )
-
-
-def _range(size: int) -> jax.Array:
-    return jnp.arange(size, dtype=jnp.int32)
-
-
-def _load(ref: Any, index: jax.Array, where: jax.Array) -> jax.Array:
-    """Numbers of an array; zero elsewhere."""
-    from jax.experimental.pallas import triton
-
-    return triton.load(ref.at[index], mask=where, other=0.0)
-
-
-def _dot(x: jax.Array, y: jax.Array, transposed: bool = False) -> jax.Array:
-    from jax.experimental.pallas import triton
-
-    return triton.dot(x, y, trans_a=transposed, allow_tf32=True)

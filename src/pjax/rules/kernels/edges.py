@@ -16,6 +16,7 @@ from jax import lax
 
 from pjax.devices import power_of_two
 from pjax.rules.dot import multiplier, sums_of_squares, visible
+from pjax.rules.kernels.parts import call, load, numbers, program_id, store
 
 
 class Projected(NamedTuple):
@@ -82,7 +83,6 @@ def project(
     read: jax.Array | None = None,
     *,
     blocks: Blocks | None = None,
-    interpret: bool = False,
 ) -> Projected:
     """Project edges that are a row of an input plus a rest.
 
@@ -94,12 +94,8 @@ def project(
         weight: of the outputs.
         read: which of the outputs are read; the others ask for nothing.
         blocks: how the work is divided.
-        interpret: run on any device, to test.
     """
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
-    x, y = (rule.rows(i, at.astype(jnp.float32)) for i, at in enumerate(inputs))
+    x, y = (_rows(rule, i, at.astype(jnp.float32)) for i, at in enumerate(inputs))
     (batch, m, length), n = x.shape, y.shape[1]
     size = blocks or Blocks.of(batch, m, n, length)
     wide = power_of_two(length)
@@ -116,26 +112,24 @@ def project(
 
     def kernel(*refs: Any) -> None:
         x_ref, y_ref, *edge_refs = refs[:4]
-        numbers = dict(zip(given, refs[4:-6], strict=True))
+        each_number = dict(zip(given, refs[4:-6], strict=True))
         *move_refs, x_parts, y_parts, lam, squared = refs[-6:]
-        j, g, b = (pl.program_id(axis) for axis in range(3))
-        column = j * size.columns + jnp.arange(size.columns, dtype=jnp.int32)
+        j, g, b = map(program_id, range(3))
+        column = j * size.columns + numbers(size.columns)
         slot = lanes * _along(0, wide // lanes) + _along(2, lanes)
         here, there = column < n, slot < length
         both = here[None, :, None] & there
-        y = triton.load(y_ref.at[b, column[None, :, None], slot], mask=both, other=0.0)
+        y = load(y_ref, (b, column[None, :, None], slot), both)
 
         def row(t: jax.Array, total: jax.Array) -> jax.Array:
             r = g + t * size.programs
             at = (b, r, column[None, :, None], slot)
-            x = triton.load(x_ref.at[b, r, slot], mask=there, other=0.0)
+            x = load(x_ref, (b, r, slot), there)
             more = [
-                factor * triton.load(ref.at[at], mask=both, other=0.0).astype(jnp.float32)
+                factor * load(ref, at, both).astype(jnp.float32)
                 for factor, ref in zip(factors, edge_refs, strict=True)
             ]
-            asked = {
-                name: triton.load(ref.at[b, r, column], mask=here, other=0.0) for name, ref in numbers.items()
-            }
+            asked = {name: load(ref, (b, r, column), here) for name, ref in each_number.items()}
             first, second = x + more[0], y + more[1]
             wish = asked["residual"] - _over_slots(second * more[0] + x * more[1])
             if "read" in asked:
@@ -152,50 +146,42 @@ def project(
                 grown - shrunk + spheres[1] * visible(second),
             )
             for ref, move in zip(move_refs, moves, strict=True):
-                triton.store(ref.at[at], move.astype(ref.dtype), mask=both)
+                store(ref, at, move.astype(ref.dtype), both)
             across = jnp.sum(moves[0], 1, keepdims=True)
-            triton.store(x_parts.at[b, j, r, slot], across, mask=there)
-            triton.store(lam.at[b, r, column], found.lam, mask=here)
-            triton.store(squared.at[b, r, column], found.squared(plus, minus), mask=here)
+            store(x_parts, (b, j, r, slot), across, there)
+            store(lam, (b, r, column), found.lam, here)
+            store(squared, (b, r, column), found.squared(plus, minus), here)
             return total + moves[1]
 
         rows = (m - g + size.programs - 1) // size.programs
         total = lax.fori_loop(0, rows, row, jnp.zeros(both.shape, jnp.float32))
-        triton.store(y_parts.at[b, g, column[None, :, None], slot], total, mask=both)
+        store(y_parts, (b, g, column[None, :, None], slot), total, both)
 
-    def shape(*dims: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(dims, jnp.float32)
-
-    *moves, x_parts, y_parts, lam, squared = pl.pallas_call(
-        kernel,
-        out_shape=(
-            *(jax.ShapeDtypeStruct(e.shape, e.dtype) for e in edges),
-            shape(batch, grid[0], m, length),
-            shape(batch, grid[1], n, length),
-            shape(*each),
-            shape(*each),
-        ),
-        grid=grid,
-        input_output_aliases={2: 0, 3: 1},
-        compiler_params=triton.CompilerParams(num_warps=size.warps, num_stages=1),
-        interpret=interpret,
-        name="split",
-    )(x, y, *edges, *given.values())
+    sizes = (batch, grid[0], m, length), (batch, grid[1], n, length), each, each
+    shapes = [jax.ShapeDtypeStruct(e.shape, e.dtype) for e in edges]
+    shapes += [jax.ShapeDtypeStruct(s, jnp.float32) for s in sizes]
+    split = call(kernel, "split", shapes, grid, size.warps, input_output_aliases={2: 0, 3: 1})
+    *moves, x_parts, y_parts, lam, squared = split(x, y, *edges, *given.values())
     first, second = (move.reshape(*rule.out, length).astype(jnp.float32) for move in moves)
     totals = _slots(rule, 0, x_parts.sum(1)), _slots(rule, 1, y_parts.sum(1))
     return Projected((first, second), totals, lam.reshape(rule.out), squared.reshape(rule.out))
 
 
+def _rows(rule: Any, i: int, x: jax.Array) -> jax.Array:
+    """Input i as the rows of dot products: shape ``(batch, free, K)``."""
+    return rule.rows(i, x).reshape(math.prod(x.shape[d] for d in rule.batch[i]), -1, rule.length)
+
+
 def _slots(rule: Any, i: int, rows: jax.Array) -> jax.Array:
     """Rows in the shape of input i."""
     aval = jax.ShapeDtypeStruct(rule.shapes[i], rows.dtype)
-    (x,) = jax.linear_transpose(lambda x: rule.rows(i, x), aval)(rows)
+    (x,) = jax.linear_transpose(lambda x: _rows(rule, i, x), aval)(rows)
     return x
 
 
 def _along(axis: int, length: int) -> jax.Array:
     """0, 1, 2, … along one of the three axes of a block."""
-    return jnp.expand_dims(jnp.arange(length, dtype=jnp.int32), [d for d in range(3) if d != axis])
+    return jnp.expand_dims(numbers(length), [d for d in range(3) if d != axis])
 
 
 def _over_slots(x: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pjax.devices import power_of_two
+from pjax.rules.kernels.parts import call, load, numbers, program_id, store
 
 FEWEST = 2**19  # numbers; fewer are not most of a step
 SHORTEST = 64  # vectors; of shorter ones, the compiler makes one kernel
@@ -32,37 +33,31 @@ def fits(table: tuple[int, int, int], *arrays: jax.Array) -> bool:
     )
 
 
-def displace(
-    x: jax.Array, z: jax.Array, w: jax.Array, *, interpret: bool = False
-) -> tuple[jax.Array, jax.Array]:
+def displace(x: jax.Array, z: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Project vectors and what their maxima should be.
 
     Args:
         x: the vectors, of axes ``(rows, vector, columns)``.
         z: what each maximum should be, of axes ``(rows, columns)``.
         w: its weight.
-        interpret: whether to run without a GPU.
 
     Returns:
         The moves of both.
     """
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
     rows, length, columns = x.shape
     wide, together = power_of_two(length), _together(columns)
 
     def kernel(x_ref: Any, z_ref: Any, w_ref: Any, moves: Any, backs: Any) -> None:
         place = lax.broadcasted_iota(jnp.int32, (wide, together), 0)
-        column = pl.program_id(1) * together + jnp.arange(together, dtype=jnp.int32)
+        column = program_id(1) * together + numbers(together)
         exists = column < columns
-        at = (pl.program_id(0) * length + place) * columns + column[None, :]
+        at = (program_id() * length + place) * columns + column[None, :]
         inside = (place < length) & exists[None, :]
-        each = pl.program_id(0) * columns + column
+        each = program_id() * columns + column
 
-        x = triton.load(x_ref.at[at], mask=inside, other=-jnp.inf)
-        z = triton.load(z_ref.at[each], mask=exists, other=0.0)
-        w = triton.load(w_ref.at[each], mask=exists, other=1.0)
+        x = load(x_ref, at, inside, -jnp.inf)
+        z = load(z_ref, each, exists, 0.0)
+        w = load(w_ref, each, exists, 1.0)
         # The largest of numbers and NaN is a number here.
         unknown = jnp.sum(jnp.where(x == x, 0.0, 1.0), axis=0) > 0
         top = jnp.where(unknown, jnp.nan, jnp.max(x, axis=0))
@@ -84,17 +79,11 @@ def displace(
         back = (z - top) / (1 + w)
         raised = jnp.where(place == first[None, :], (w * back)[None, :], 0.0)
         lowered = jnp.where(x <= level[None, :], 0.0, level[None, :] - x)
-        triton.store(moves.at[at], jnp.where(up[None, :], raised, lowered), mask=inside)
-        triton.store(backs.at[each], jnp.where(up, -back, level - z), mask=exists)
+        store(moves, at, jnp.where(up[None, :], raised, lowered), inside)
+        store(backs, each, jnp.where(up, -back, level - z), exists)
 
-    move, back = pl.pallas_call(
-        kernel,
-        out_shape=[jax.ShapeDtypeStruct((size,), jnp.float32) for size in (x.size, z.size)],
-        grid=(rows, math.ceil(columns / together)),
-        name="max",
-        interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=max(wide * together // 4096, 1), num_stages=1),
-    )(*(a.reshape(-1) for a in (x, z, w)))
+    grid, warps = (rows, math.ceil(columns / together)), max(wide * together // 4096, 1)
+    move, back = call(kernel, "max", (x.size, z.size), grid, warps)(*(a.reshape(-1) for a in (x, z, w)))
     return move.reshape(x.shape), back.reshape(z.shape)
 
 
