@@ -33,7 +33,7 @@ from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import simplified
 from pjax.graph.wires import Call, Expr, Form, Wire
-from pjax.losses.closed_form import Minimise
+from pjax.losses.minimise import Minimise
 from pjax.losses.cross_entropy import CrossEntropy
 from pjax.rules.base import Rule
 from pjax.rules.linear import Joint, LinearMap

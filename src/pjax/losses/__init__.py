@@ -1,7 +1,9 @@
 """Losses: the targets at the end of a traced function."""
 
-from pjax.losses.closed_form import MarginLoss, Minimise, SquaredError, margin_loss, minimise, squared_error
 from pjax.losses.cross_entropy import CrossEntropy, cross_entropy
+from pjax.losses.margin_loss import MarginLoss, margin_loss
+from pjax.losses.minimise import Minimise, minimise
+from pjax.losses.squared_error import SquaredError, squared_error
 from pjax.rules.registry import Example, register
 
 __all__ = [
