@@ -33,8 +33,8 @@ from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import simplified
 from pjax.graph.wires import Call, Expr, Form, Wire
-from pjax.losses.minimise import Minimise
 from pjax.losses.cross_entropy import CrossEntropy
+from pjax.losses.minimise import Minimise
 from pjax.rules.base import Rule
 from pjax.rules.linear import Joint, LinearMap
 from pjax.rules.scalar import TABLE, Function, Scalar
