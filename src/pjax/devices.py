@@ -100,7 +100,7 @@ def rows(x: jax.Array) -> list[jax.Array]:
     On CPU they are read at places that the compiler does not know. It then makes one kernel for all of them,
     and not one for each, which would be much of the time that it takes.
     """
-    if len(x) < 3:
+    if len(x) < 8:
         return list(x)
 
     def unknown(x: jax.Array) -> list[jax.Array]:
