@@ -290,7 +290,7 @@ class TestRuns:
 
     def test_bad_files(self, done: Path, tmp_path: Path) -> None:
         (tmp_path / "text.npz").write_text("nothing")
-        assert "expected .npy, or .npz" in run("eval", done, "--data", tmp_path / "text.npz", code=2)
+        assert "expected .npy, .npz with arrays" in run("eval", done, "--data", tmp_path / "text.npz", code=2)
         assert "no such file" in run("eval", done, "--data", tmp_path / "none.npz", code=2)
         message = run("predict", done, "--data", tmp_path / "x.npy", "--out", tmp_path / "y.txt", code=2)
         assert "written as .npy or .csv" in message
