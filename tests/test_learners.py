@@ -282,6 +282,12 @@ def test_forward_forward_trains_convolutions() -> None:
     assert np.mean(np.argmax(found, axis=-1) == digits.y_test) > 0.5
 
 
+@pytest.mark.parametrize("method", [FeedbackAlignment, ForwardForward])
+def test_an_optimiser_is_one_of_optax(method: type) -> None:
+    with pytest.raises(InputError, match=rf"{method.__name__}: optimiser must be .* got 'adam'"):
+        method("adam")
+
+
 def test_forward_forward_leaves_the_readout_with_adam_too() -> None:
     method = ForwardForward(optax.adam(1e-3))
     model = MLP(9, [8, 7], 3)

@@ -17,6 +17,7 @@ from jax import Array
 
 from pjax import nn, optim
 from pjax.checks import check_name
+from pjax.optim.solver import check_transformation
 
 Params = dict[str, Array]
 State = Any
@@ -104,6 +105,9 @@ class Descent(Method):
     optimiser: Any
 
     differentiates = True
+
+    def __post_init__(self) -> None:
+        check_transformation(self.optimiser, f"{type(self).__name__}: optimiser")
 
     def update(self, model: nn.Module, state: State, x: Array, y: Array, key: Array) -> tuple[State, Array]:
         value, gradient = self.gradient(model, state, x, y, key)

@@ -8,6 +8,7 @@ An `Expr` is a lazily evaluated value: a constant, the output of a node, or an e
 A `Wire` is an expression that one input of a node reads, seen as a function of the nodes behind it.
 """
 
+import abc
 import dataclasses
 import functools
 import math
@@ -242,7 +243,7 @@ def needs_of(expr: Expr) -> set[int]:
 T = TypeVar("T")
 
 
-class Memo(Generic[T]):
+class Memo(abc.ABC, Generic[T]):
     """What follows for expressions from what follows for their arguments, found once for each."""
 
     held = True
@@ -260,9 +261,9 @@ class Memo(Generic[T]):
                     self.found[id(expr)] = self.look(expr)
         return self.found[id(root)]
 
+    @abc.abstractmethod
     def look(self, expr: Expr) -> T:
         """What follows for an expression."""
-        raise NotImplementedError
 
 
 class Substitution(Memo[Expr]):

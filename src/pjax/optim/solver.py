@@ -349,12 +349,11 @@ class EdgeSolver(Solver):
         return dataclasses.replace(self, stack=False)
 
 
-def check_transformation(given: Any) -> None:
+def check_transformation(given: Any, name: str = "the outer optimiser") -> None:
     """Refuse what is no optax transformation."""
     if not (hasattr(given, "init") and hasattr(given, "update")):
         raise InputError(
-            "the outer optimiser must be an optax.GradientTransformation, such as optax.adam(1e-3); got "
-            f"{given!r:.200}"
+            f"{name} must be an optax.GradientTransformation, such as optax.adam(1e-3); got {given!r:.200}"
         )
 
 
