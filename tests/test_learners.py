@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from pjax import devices
 from pjax.errors import InputError
 from pjax.experiments import data, methods, models
 from pjax.experiments.baselines import FeedbackAlignment, ForwardForward
@@ -395,6 +396,14 @@ def test_networks_to_be_differentiated_have_the_same_gradients() -> None:
         return jax.jit(jax.value_and_grad(lambda p: mean_cross_entropy(model.apply(p, x), y)))(params)
 
     near(gradient(derived), gradient(plain))
+
+
+def test_networks_to_be_differentiated_have_the_kernels_of_projections(monkeypatch) -> None:
+    monkeypatch.setattr(devices, "ANYWHERE", True)
+    model = models.make("cnn", (32, 32, 3), (16, 16), 10, differentiated=True)
+    params, x = jax.eval_shape(model.init, KEY), jax.ShapeDtypeStruct((256, 32, 32, 3), jnp.float32)
+    found = str(jax.make_jaxpr(jax.grad(lambda p, x: jnp.sum(model.apply(p, x))))(params, x))
+    assert found.count("pallas_call") >= 5  # two layers: outputs, inputs of the second, weights
 
 
 @pytest.mark.parametrize("differentiated", [True, False])

@@ -62,8 +62,11 @@ class Conv2D(Module):
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, height, width, out_features)``."""
         check_shape(self._place(), x, "height", "width", self.in_features)
-        y = pnp.conv(x, self.weight, self.strides, self.padding)
+        y = self._convolve(x)
         return y if self.bias is None else pnp.add(y, self.bias)
+
+    def _convolve(self, x: Operand) -> Any:
+        return pnp.conv(x, self.weight, self.strides, self.padding)
 
     def _label(self) -> str:
         size = f"{self.kernel_size[0]}x{self.kernel_size[1]}"

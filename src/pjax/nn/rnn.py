@@ -80,9 +80,10 @@ class RNN(Module):
             return self.out(pnp.stack(seen, axis=-2))
         # Gradients compile it in constant time; projections unroll it, which takes them as long as a loop.
         # Each step looks up its own characters: of embeddings looked up before, each would write back to all.
-        # The logits are one product at the end, so that only that one is next to the loss.
+        # The logits are one product at the end, so that only that one is next to the loss; time stays the first
+        # axis until then, or every step of projections would turn around all that is hidden.
         _, stacked = jax.lax.scan(self._step, state, jnp.moveaxis(jnp.asarray(x), -1, 0))
-        return self.out(jnp.moveaxis(stacked, 0, -2))
+        return pnp.moveaxis(self.out(stacked), 0, -2)
 
     def step(self, x: Operand, state: Operand) -> tuple[Any, Any]:
         """One character: the logits for the next, and the state after it.
