@@ -115,8 +115,8 @@ def scans():
     def cell(p, h, x):
         return jnp.maximum(x @ p["w"] + h @ p["u"] + p["b"], 0)
 
-    def last(p, reverse=False):
-        h, _ = jax.lax.scan(lambda h, x: (cell(p, h, x), None), jnp.zeros((4, 3)), xs, reverse=reverse)
+    def last(p, **how):
+        h, _ = jax.lax.scan(lambda h, x: (cell(p, h, x), None), jnp.zeros((4, 3)), xs, **how)
         return h
 
     def states_as_outputs(p):
@@ -151,6 +151,7 @@ def scans():
     kinds = {
         "last": last,
         "reverse": lambda p: last(p, reverse=True),
+        "unroll": lambda p: last(p, unroll=2),
         "outputs": states_as_outputs,
         "parameters": scanned_parameters,
         "two_states": start_and_two_states,
@@ -172,6 +173,17 @@ def test_moves_through_a_scan_are_gradients(name):
     for key, expected in gradient.items():
         size = float(jnp.max(jnp.abs(expected)))
         np.testing.assert_allclose(moves[key], expected, atol=2e-3 * size + 1e-12, err_msg=key)
+
+
+def test_a_scan_is_unrolled_as_it_says():
+    params = {"w": jnp.eye(3), "u": jnp.eye(3), "b": jnp.zeros(3)}
+    optimizer = ExtrapolatedProjections()
+
+    def update(loss):
+        return str(jax.make_jaxpr(lambda p: optimizer.update(loss, p, optimizer.init(p)))(params))
+
+    assert "unroll=2" in update(scans()["unroll"])
+    assert "unroll=2" not in update(scans()["last"])
 
 
 def test_a_scan_compiles_to_one_loop():

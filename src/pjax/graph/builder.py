@@ -506,6 +506,7 @@ class Builder:
             len(states),
             length,
             eqn.params["reverse"],
+            eqn.params["unroll"],
             (*(False for _ in extra), *is_leaf),
             tuple((tuple(a.shape), a.dtype) for a in avals),
         )

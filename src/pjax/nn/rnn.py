@@ -13,6 +13,9 @@ from pjax.errors import InputError
 from pjax.nn._module import Module
 from pjax.nn.layers import Embedding, Linear, ReLU, check_shape
 
+WRITTEN_OUT = 4
+"""Steps in one pass of the loop over time."""
+
 
 class RNN(Module):
     r"""A recurrent network whose cell is a multilayer perceptron.
@@ -80,10 +83,10 @@ class RNN(Module):
             return self.out(pnp.stack(seen, axis=-2))
         # Gradients compile it in constant time; projections unroll it, which takes them as long as a loop.
         # Each step looks up its own characters: of embeddings looked up before, each would write back to all.
-        # The logits are one product at the end, so that only that one is next to the loss; time stays the first
-        # axis until then, or every step of projections would turn around all that is hidden.
-        _, stacked = jax.lax.scan(self._step, state, jnp.moveaxis(jnp.asarray(x), -1, 0))
-        return pnp.moveaxis(self.out(stacked), 0, -2)
+        # The logits are one product at the end, so that only that one is next to the loss. A few steps are
+        # written out: on a GPU the loop itself takes as long as a step.
+        _, stacked = jax.lax.scan(self._step, state, jnp.moveaxis(jnp.asarray(x), -1, 0), unroll=WRITTEN_OUT)
+        return self.out(jnp.moveaxis(stacked, 0, -2))
 
     def step(self, x: Operand, state: Operand) -> tuple[Any, Any]:
         """One character: the logits for the next, and the state after it.

@@ -34,6 +34,8 @@ class Scan(Rule):
     """How many of the inputs are fixed, and how many are the initial state."""
     length: int
     reverse: bool
+    unroll: int
+    """How many steps are written out one after the other, as `lax.scan` was told."""
     is_leaf: tuple[bool, ...]
     """For each input."""
     outputs: tuple[tuple[tuple[int, ...], Any], ...]
@@ -62,7 +64,8 @@ class Scan(Rule):
 
         # The types of the states are those that the body returns.
         start = [jnp.asarray(x, self.outputs[i][1]) for i, x in enumerate(state)]
-        last, rest = jax.lax.scan(step, start, xs, length=self.length, reverse=self.reverse)
+        how: dict[str, Any] = {"length": self.length, "reverse": self.reverse, "unroll": self.unroll}
+        last, rest = jax.lax.scan(step, start, xs, **how)
         return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in (*last, *rest)])
 
     @property
