@@ -42,7 +42,7 @@ FILES = {
             return isinstance(value, graph.Node)
     """,
     "optim.py": "from walked import engines\nclass Method: ...",
-    "attic.py": "import walked.cellar",
+    "attic.py": "import walked.cellar\nclass Attic:\n    def unseen(self): ...",
     "cellar.py": "import walked.attic, walked.optim",
 }
 
@@ -116,6 +116,15 @@ def test_imports_of_the_package_point_downwards():
     assert walk.upward(found) == []
     assert [one for one in found if one.late] == []
     assert walk.levels(walk.longest_chain(found, "pjax")) <= 12
+
+
+def test_what_nothing_mentions(known):
+    found = [line.split()[1] for line in walk.unmentioned(known)]
+    assert sorted(found) == ["Attic", "unseen"]
+
+
+def test_all_of_the_package_is_mentioned():
+    assert walk.unmentioned(walk.modules()) == []
 
 
 def test_an_update_is_watched():

@@ -2,16 +2,19 @@
 
 For a first `update` of a network with two layers: how many files of the package are entered, and how many
 calls go from one file to another. For the package as it lies there: who asks for the class of a rule, how
-many imports stand on each other, which of them point upwards, which are late; lines, and tracked files.
+many imports stand on each other, which of them point upwards, which are late; what nothing mentions; lines,
+and tracked files.
 """
 
 import ast
+import collections
 import concurrent.futures
 import dataclasses
 import functools
 import importlib
 import inspect
 import multiprocessing
+import re
 import subprocess
 import sys
 import types
@@ -354,6 +357,31 @@ def _names(question: ast.expr, namespace: Mapping[str, Any]) -> set[type]:
     return _classes(value)
 
 
+# --- Names ---
+
+CALLED_BY_OTHERS = {"tree_flatten", "tree_unflatten", "render", "_repr_svg_", "_repr_markdown_"}
+"""Methods that JAX, rich and notebooks call."""
+
+
+def unmentioned(known: Mapping[str, Module]) -> list[str]:
+    """Functions and classes of which the package says nothing but that they are there.
+
+    A method that overrides one which nobody calls any more is among them.
+    """
+    beside = [path.read_text(encoding="utf-8") for path in SOURCE.parent.glob("*.py")]  # the command
+    texts = [*(module.text for module in known.values()), *beside]
+    count = collections.Counter(word for text in texts for word in re.findall(r"\w+", text))
+    return [
+        f"{module.name}:{node.lineno} {node.name}"
+        for module in known.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and count[node.name] == 1
+        and node.name not in CALLED_BY_OTHERS
+        and not node.name.startswith("__")
+    ]
+
+
 # --- Files ---
 
 
@@ -384,6 +412,7 @@ def main() -> None:
     early, late = [one for one in found if not one.late], [one for one in found if one.late]
     chain = longest_chain(early, PACKAGE)
     questions, wrong = asked(known, rules(known)), upward(found)
+    alone = unmentioned(known)
     homeless = [name for name in known if layer(name) is None and name != PACKAGE]
     print(f"lines that ask for the class of a rule, outside the rules: {len(questions)}")
     print(
@@ -393,6 +422,7 @@ def main() -> None:
     print(f"upward imports: {len(wrong)}, of which late: {sum(one.late for one in wrong)}")
     print(f"late imports of the package's own modules: {len(late)}")
     print(f"modules: {len(known)}, of which in no layer: {len(homeless)}")
+    print(f"functions and classes that nothing mentions: {len(alone)}")
     print(f"lines of source: {lines(SOURCE):,}; of tests: {lines(ROOT / 'tests'):,}")
     print(f"tracked files: {tracked():,}")
     _list("the longest chain of imports, from the bottom", [" with ".join(group) for group in chain])
@@ -400,6 +430,7 @@ def main() -> None:
     _list("upward imports", wrong)
     _list("late imports", late)
     _list("modules in no layer", homeless)
+    _list("what nothing mentions", alone)
 
 
 def _list(title: str, values: Sequence[Any]) -> None:
