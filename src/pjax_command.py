@@ -93,6 +93,7 @@ SETTINGS: dict[str, tuple[type, str]] = {
     "clip": (float, "Of methods with a learning rate: the largest norm of a gradient, or move."),
     "loss_scale": (float, "Of projections: factor of the loss in its proximal operator; by default 5."),
     "consensus": (str, "Of dr, ap, cp and dm: paper, the default, or exact."),
+    "init_scale": (float, "Of mlp and cnn: variance of initial weights times their inputs; by default 1.5."),
     "sequence_length": (int, "Of texts: characters in a window; by default 64."),
     "log": (str, "Metrics to tensorboard, csv, wandb, as in csv,tensorboard."),
 }
@@ -270,6 +271,7 @@ def compare(
     seeds: int | None = Option(None, help="How many seeds."),
     max_steps: int | None = Option(None, help="Stop each run after so many steps."),
     batch_size: int | None = Option(None, help="Samples in a batch."),
+    init_scale: float | None = Option(None, help="Variance of initial weights times their inputs."),
     together: Together = None,
     untimed: bool = _flag("--untimed", "Record no times: other work runs on the device."),
     retime: bool = _flag("--retime", "Run nothing: time the steps of what has ended, one run at a time."),

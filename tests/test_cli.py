@@ -59,6 +59,7 @@ def test_help(command: str) -> None:
         ("train --widths 4by3", "an architecture is written as"),
         ("train --learning-rate -1", "learning_rate must be a positive number"),
         ("train --batch-size 100000", "batch_size must be at most"),
+        ("compare --preset rnn-shakespeare --init-scale 2", "init_scale is for the models mlp and cnn"),
         ("train --method dr --learning-rate 0.1", "it takes steps_per_batch, loss_scale, consensus"),
         ("train --method dr:foo=1", "an option of dr must be one of groups, precision"),
         ("train --consensus exact", "consensus does not apply to the method ep"),
@@ -226,10 +227,11 @@ class TestRuns:
     """What is done with runs that have ended."""
 
     def test_as_json(self, done: Path, tmp_path: Path) -> None:
-        output = run("train", "--method", "adam", *SMALL, "--folder", tmp_path / "run", "--json")
+        options = ["--method", "adam", "--init-scale", "2", *SMALL]
+        output = run("train", *options, "--folder", tmp_path / "run", "--json")
         found = json.loads(output)
         assert found["results"][0]["last_step"] == found["last_step"] == 100
-        assert found["config"]["learning_rate"] == 0.001
+        assert (found["config"]["learning_rate"], found["config"]["init_scale"]) == (0.001, 2)
         assert Path(found["plot"]).exists()
         (listed,) = json.loads(run("list", done.parent, "--json"))
         assert listed["folder"] == str(done)

@@ -441,6 +441,7 @@ class TestConfig:
             ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
             ({"data": "shakespeare", "model": "mlp"}, "rnn goes with shakespeare"),
             ({"model": "rnn"}, "rnn goes with shakespeare"),
+            ({"data": "shakespeare", "init_scale": 2.0}, "init_scale is for the models mlp and cnn, got 2.0"),
             ({"method": "ff-adam", "skip": True}, "not defined for recurrent networks and skip"),
             ({"method": "fa", "model": "cnn"}, "FA is for the model mlp"),
             ({"method": "ap:metrics=balanced"}, "an option of ap must be one of .* Did you mean 'metric'"),

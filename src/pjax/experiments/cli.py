@@ -367,6 +367,7 @@ def compare(*, preset: list[str] | None, every: bool, retime: bool, **given: Any
                     seeds=None if o.seeds is None else tuple(range(o.seeds)),
                     max_steps=o.max_steps,
                     batch_size=o.batch_size,
+                    init_scale=o.init_scale,
                 )
             _print_results(list(runs))
     console.print(f"results: {escape(str(o.folder))}; tables and plots: pjax report {escape(str(o.folder))}")

@@ -69,7 +69,7 @@ class Config:
         loss_scale: of methods that project, the factor λ of the loss in its proximal operator; by default 5.
         consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
         sequence_length: of texts, the characters in a window; by default 64.
-        init_scale: variance of initial weights times their fan-in, but for ``"rnn"``.
+        init_scale: variance of initial weights times their fan-in; not for ``"rnn"``, which has 1.
         init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
             default new ones.
         target, ignore, categorical, task, validation, test, standardise: of data of your own, see
@@ -151,6 +151,8 @@ class Config:
         for name, usual in (("widths", ()), ("skip", False), ("levels", 0), ("init_scale", models.SCALE)):
             if own and getattr(self, name) != usual:
                 raise InputError(f"{name} does not apply to a model of your own, got it with {self.model}")
+        if self.model == "rnn" and self.init_scale != models.SCALE:
+            raise InputError(f"init_scale is for the models mlp and cnn, got {self.init_scale} with rnn")
         if not own and (self.model == "rnn") != (self.data == "shakespeare"):
             raise InputError(
                 f"the model {self.model} does not take the data {self.data}: rnn goes with shakespeare, mlp "
