@@ -279,6 +279,7 @@ def test_a_model_by_name(tmp_path: Path) -> None:
         ({"model": "a:b", "widths": (3,)}, "widths does not apply to a model of your own"),
         ({"model": "a:b", "method": "fa"}, "FA is for the model mlp, got a:b"),
         ({"target": "y"}, "target is for data of your own"),
+        ({"standardise": False}, 'standardise is for data of your own.* say data="given"'),
         ({"data": "a.npz", "target": "y"}, "target is for the columns of a file .csv"),
         ({"data": "a.csv"}, "say which column of a.csv"),
         ({"data": "a.cvs"}, "data must be one of digits.*a file .csv or .npz"),

@@ -195,7 +195,10 @@ class Config:
         table = self.data.endswith(".csv")
         for name in (name for name in (*_OWN, *_COLUMNS) if name in given):
             if not own_data.is_own(self.data):
-                raise InputError(f"{name} is for data of your own, a file .csv or .npz; got {self.data}")
+                raise InputError(
+                    f"{name} is for data of your own, a file .csv or .npz; got {self.data}. For arrays that are"
+                    ' given to train, say data="given"'
+                )
             if name in _COLUMNS and not table:
                 raise InputError(f"{name} is for the columns of a file .csv; got {self.data}")
         if table and self.target is None:
