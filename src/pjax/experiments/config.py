@@ -196,8 +196,8 @@ class Config:
         for name in (name for name in (*_OWN, *_COLUMNS) if name in given):
             if not own_data.is_own(self.data):
                 raise InputError(
-                    f"{name} is for data of your own, a file .csv or .npz; got {self.data}. For arrays that are"
-                    ' given to train, say data="given"'
+                    f"{name} is for data of your own, a file .csv or .npz; got {self.data}. For arrays given"
+                    ' to train, say data="given"'
                 )
             if name in _COLUMNS and not table:
                 raise InputError(f"{name} is for the columns of a file .csv; got {self.data}")
