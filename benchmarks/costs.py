@@ -90,13 +90,12 @@ def main(arguments: Sequence[str]) -> int:
     found = measure(options.only)
     for name, figures in found.items():
         print(f"{name:<20}" + "".join(f"{figures[f]:>16,.0f} {f}" for f in FIGURES))
-    known = json.loads(FILE.read_text())["costs"]
+    whole = options.update and not options.only
+    known = {} if whole else json.loads(FILE.read_text())["costs"]
     if options.update:
         import jax
 
-        text = json.dumps(
-            {"jax": jax.__version__, "costs": known | found if options.only else found}, indent=1
-        )
+        text = json.dumps({"jax": jax.__version__, "costs": known | found}, indent=1)
         FILE.write_text(text + "\n")
         return 0
     said = compare(found, known)

@@ -195,9 +195,9 @@ class Config:
         table = self.data.endswith(".csv")
         for name in (name for name in (*_OWN, *_COLUMNS) if name in given):
             if not own_data.is_own(self.data):
+                arrays = '. For arrays, in Python, say data="given"' if name in _OWN else ""
                 raise InputError(
-                    f"{name} is for data of your own, a file .csv or .npz; got {self.data}. For arrays given"
-                    ' to train, say data="given"'
+                    f"{name} is for data of your own, a file .csv or .npz; got {self.data}{arrays}"
                 )
             if name in _COLUMNS and not table:
                 raise InputError(f"{name} is for the columns of a file .csv; got {self.data}")

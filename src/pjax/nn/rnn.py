@@ -84,7 +84,7 @@ class RNN(Module):
         # Gradients compile it in constant time; projections unroll it, which takes them as long as a loop.
         # Each step looks up its own characters: of embeddings looked up before, each would write back to all.
         # The logits are one product at the end, so that only that one is next to the loss. A few steps are
-        # written out: on a GPU the loop itself takes as long as a step.
+        # written out: on a GPU it takes time to go round the loop.
         _, stacked = jax.lax.scan(self._step, state, jnp.moveaxis(jnp.asarray(x), -1, 0), unroll=WRITTEN_OUT)
         return self.out(jnp.moveaxis(stacked, 0, -2))
 

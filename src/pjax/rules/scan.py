@@ -64,8 +64,9 @@ class Scan(Rule):
 
         # The types of the states are those that the body returns.
         start = [jnp.asarray(x, self.outputs[i][1]) for i, x in enumerate(state)]
-        how: dict[str, Any] = {"length": self.length, "reverse": self.reverse, "unroll": self.unroll}
-        last, rest = jax.lax.scan(step, start, xs, **how)
+        last, rest = jax.lax.scan(
+            step, start, xs, length=self.length, reverse=self.reverse, unroll=self.unroll
+        )
         return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in (*last, *rest)])
 
     @property
