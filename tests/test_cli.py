@@ -62,6 +62,7 @@ def test_help(command: str) -> None:
         ("compare --preset rnn-shakespeare --init-scale 2", "init_scale is for the models mlp and cnn"),
         ("train --method dr --learning-rate 0.1", "it takes steps_per_batch, loss_scale, consensus"),
         ("train --method dr:foo=1", "an option of dr must be one of groups, precision"),
+        ("train --method dr:edges=some", "edges must be one of 'implicit', 'explicit', got 'some'"),
         ("train --consensus exact", "consensus does not apply to the method ep"),
         ("train --check-every 0", "check_every must be at least 1, got 0"),
         ("train --data mnist", "pjax data get mnist"),

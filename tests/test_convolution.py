@@ -201,6 +201,7 @@ def test_convolutions_on_cpu_come_in_the_order_that_is_fast(name):
     assert orders == {"[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]"}
 
 
+@pytest.mark.usefixtures("kernels")
 def test_other_devices_take_the_convolution_as_it_is():
     rule = made("features first", "float32")
     x, y, c = (jax.ShapeDtypeStruct(s, "float32") for s in (*rule.shapes, rule.out))

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import pjax
+from pjax import devices as _devices
 from pjax import optim
 from pjax.engines.edges import space
 from pjax.errors import InputError
@@ -302,7 +303,8 @@ def test_groups_need_the_batch_as_an_argument_and_jax_numpy():
     [optim.AlternatingProjections(), optim.DouglasRachford(check=False), optim.ExtrapolatedProjections()],
     ids=lambda solver: solver.name,
 )
-def test_programs_are_lowered_for_every_platform(solver):
+def test_programs_are_lowered_for_every_platform(solver, monkeypatch):
+    monkeypatch.setattr(_devices, "ANYWHERE", True)
     model = models.make("cnn", (6, 6, 1), (2, 2), 3)
     x, y = jnp.ones((2, 6, 6, 1)), jnp.array([0, 2])
 
@@ -317,6 +319,16 @@ def test_programs_are_lowered_for_every_platform(solver):
     barriers = {name: program.count("optimization_barrier") for name, program in text.items()}
     assert barriers["cuda"] > barriers["tpu"]  # where kernels end
     assert barriers["cpu"] <= barriers["tpu"]
+
+
+def test_programs_are_traced_for_one_platform_where_all_devices_are_cpus():
+    def found():
+        return str(jax.make_jaxpr(lambda x: _devices.end_kernel(x.sum(-1)))(jnp.ones((3, 4))))
+
+    assert "platform_index" not in found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_devices, "ANYWHERE", True)
+        assert "platform_index" in found()
 
 
 @pytest.mark.parametrize(

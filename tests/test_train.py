@@ -581,6 +581,15 @@ def test_methods_with_options_learn(settings: dict, tmp_path: Path) -> None:
     assert run.architecture == ("1x16+q2" if config.levels else "1x16")
 
 
+def test_edges_that_are_stored_learn_the_same(tmp_path: Path) -> None:
+    settings = SMALL | {"max_steps": 100, "check_every": 100, "steps_per_batch": 10}
+    losses = [
+        train(Config(method=name, **settings), tmp_path / str(i)).checks[-1].loss[0]
+        for i, name in enumerate(("dr", "dr:edges=explicit"))
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
 def test_a_quantised_network_has_few_values() -> None:
     """Whatever the parameters; and derivatives pass only straight through."""
     model = models.QuantisedMLP(4, [6], 3, levels=4)

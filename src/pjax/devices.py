@@ -21,11 +21,21 @@ def on_one_device(*args: Any, default: Callable[..., Any], **variants: Callable[
     known = {name: fn for name, fn in variants.items() if fn is not None}
     if several() or not known:
         return default(*args)
-    return jax.lax.platform_dependent(*args, **known, default=default)
+    return by_platform(*args, default=default, **known)
+
+
+def by_platform(*args: Any, default: Callable[..., Any], **variants: Callable[..., Any]) -> Any:
+    """A function of the arguments, with variants for some kinds of device.
+
+    Where there are only CPUs, it is not traced for others: that would be much of the time before compiling.
+    """
+    if compiles_each_kernel() and not ANYWHERE:
+        return variants.get("cpu", default)(*args)
+    return jax.lax.platform_dependent(*args, default=default, **variants)
 
 
 ANYWHERE = False
-"""Whether programs have kernels where there is no GPU, too: to compile for one. It takes longer."""
+"""Whether programs are for devices that are not here, too, with their variants and kernels: it takes time."""
 
 
 KERNELS = {"convolution", "edges", "maximum", "multiplier"}
@@ -59,7 +69,7 @@ def end_kernel(x: jax.Array) -> jax.Array:
     For arrays that are summed next, or are sums: one kernel that does more than sum is often slower there
     than several, and what is small is otherwise found again by each kernel that reads it.
     """
-    return jax.lax.platform_dependent(x, cuda=jax.lax.optimization_barrier, default=lambda x: x)
+    return by_platform(x, cuda=jax.lax.optimization_barrier, default=lambda x: x)
 
 
 def compiles_each_kernel() -> bool:

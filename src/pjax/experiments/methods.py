@@ -41,7 +41,7 @@ CLASSES_ONLY = (*NO_SKIP, *(name for name in LABELS if name.endswith("-fp")))
 """Methods that are for labels, not for numbers to predict."""
 
 _ALL = ("groups", "precision", "sync_every")
-_SHARED = (*_ALL, "loss_scale", "metric", "outer", "state_dtype", "steps")
+_SHARED = (*_ALL, "edges", "loss_scale", "metric", "outer", "state_dtype", "steps")
 OPTIONS = {
     "ep": (*_ALL, "loss_scale", "outer", "reach", "softness", "steps"),
     "dr": (*_SHARED, "relaxation"),

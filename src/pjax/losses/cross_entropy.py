@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.checks import check_positive
-from pjax.devices import in_each_step
+from pjax.devices import by_platform, in_each_step
 from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_probabilities, one_hot
 from pjax.rules.arithmetic import first, rows, wide
@@ -117,7 +117,7 @@ def _newton(x: jax.Array, y: jax.Array, scale: float | jax.Array, steps: int) ->
 
     # On a CPU a loop is as fast. Elsewhere many steps, for large scales only, would take long to compile.
     whole = functools.partial(repeat, unroll=steps if steps <= 8 else 4)
-    q = jax.lax.platform_dependent(start, cpu=functools.partial(repeat, unroll=1), default=whole)
+    q = by_platform(start, cpu=functools.partial(repeat, unroll=1), default=whole)
     others = jnp.where(leads, 0, jnp.exp(q))
     # The leader has what the others leave: that keeps its digits where it is nearly certain.
     short = jnp.sum(others, axis=-1, keepdims=True)

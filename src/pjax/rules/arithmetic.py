@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from pjax.devices import by_platform
+
 TINY = 1e-12
 
 
@@ -35,9 +37,7 @@ def rows(x: jax.Array) -> jax.Array:
     array comes out of one that is wide in another axis.
     """
     in_order = Layout(tuple(range(x.ndim)))
-    return jax.lax.platform_dependent(
-        x, cuda=lambda x: with_layout_constraint(x, in_order), default=lambda x: x
-    )
+    return by_platform(x, cuda=lambda x: with_layout_constraint(x, in_order), default=lambda x: x)
 
 
 def first(chosen: jax.Array) -> jax.Array:

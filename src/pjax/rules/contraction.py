@@ -25,7 +25,7 @@ import numpy as np
 from pjax.devices import on_one_device
 from pjax.rules.arithmetic import TINY
 from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts, answering
-from pjax.rules.dot import Dot, Multiplier, Pair, multiplier, sum_and_difference, times_visible
+from pjax.rules.dot import Dot, Multiplier, Pair, multiplier, spheres, sum_and_difference, times_visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,11 +217,11 @@ class Contraction(Rule):
         x, y = (a if s is None else a + s for a, s in zip(at.inputs, shifts, strict=True))
         norms = self.norm(at, 0, shifts[0]), self.norm(at, 1, shifts[1])
 
-        def solved() -> tuple[jax.Array, jax.Array, Multiplier]:
-            plus, minus = sum_and_difference(norms[0] + norms[1], at.point + drift)
-            return plus, minus, self.solve(at, plus, minus, goal - drift)
+        def squares_of_both() -> Pair:
+            return sum_and_difference(norms[0] + norms[1], at.point + drift)
 
-        plus, minus, m = solved()
+        plus, minus = squares_of_both()
+        m = self.solve(at, plus, minus, goal - drift)
         moving = [i for i, shift in enumerate(shifts) if shift is not None]
 
         def with_spheres(_: jax.Array) -> list[jax.Array]:
@@ -233,13 +233,13 @@ class Contraction(Rule):
             """The same; hardly ever is there a sphere, and without one the sums are those of one array."""
 
             def on_spheres() -> list[jax.Array]:
-                m = solved()[2]
-                return [self.scatter(i, m.on_sphere(i, self.length)) for i in moving]
+                found = spheres(*squares_of_both(), _where_read(at, goal - drift), at.weight)
+                return [self.scatter(i, found.add(i, self.length)) for i in moving]
 
-            nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(on_spheres))
+            sums = [self.scatter(i, own) for i in moving]
+            nothing = [jnp.zeros_like(s) for s in sums]
             more = jax.lax.cond(jnp.min(own, initial=0) < 0, on_spheres, lambda: nothing)
-            sums = (self.scatter(i, own) + extra for i, extra in zip(moving, more, strict=True))
-            return [m.other, m.lam, *sums]
+            return [m.other, m.lam, *(s + extra for s, extra in zip(sums, more, strict=True))]
 
         solve = self.solver(at.weight, drift, goal, *norms) if at.read is None else None
 

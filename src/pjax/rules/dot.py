@@ -16,6 +16,30 @@ from pjax.rules.base import Arrays, Primitive, Projection, Weight
 Pair: TypeAlias = tuple[jax.Array, jax.Array]
 
 
+class Spheres(NamedTuple):
+    """Where all points of a sphere are as near: see `multiplier`."""
+
+    beyond: jax.Array
+    """On a sphere, of which ``x + y`` or, with a minus sign, ``x - y`` is a point: a quarter of its squared
+    radius. Else zero."""
+    square: jax.Array
+    """On a sphere, the squared length of ``x``, which then is that of ``y``."""
+
+    def add(self, i: int, length: int) -> jax.Array:
+        """What they add to ``own``: the vectors grow apart, or as one where both vanish."""
+        size = jnp.sqrt(jnp.abs(self.beyond)) * jax.lax.rsqrt(self.size(length))
+        return size if i == 0 else jnp.where(self.vanish & (self.beyond > 0), size, -size)
+
+    @property
+    def vanish(self) -> jax.Array:
+        """Whether both vectors vanish."""
+        return self.square <= VISIBLE**2
+
+    def size(self, length: int) -> jax.Array:
+        """The squared length of each `visible` vector."""
+        return jnp.where(self.vanish, VISIBLE**2 * length, self.square)
+
+
 class Multiplier(NamedTuple):
     """How a dot product is projected: see `multiplier`."""
 
@@ -24,11 +48,7 @@ class Multiplier(NamedTuple):
     own: jax.Array
     """``x`` moves by ``own * x + other * y``, and ``y`` by ``own * y + other * x``."""
     other: jax.Array
-    beyond: jax.Array
-    """On a sphere, of which ``x + y`` or, with a minus sign, ``x - y`` is a point: a quarter of its squared
-    radius. Else zero."""
-    square: jax.Array
-    """On a sphere, the squared length of ``x``, which then is that of ``y``."""
+    spheres: Spheres
     root: jax.Array
     """``lam / (1 - abs(lam))``; infinite on a sphere."""
 
@@ -48,36 +68,22 @@ class Multiplier(NamedTuple):
     def squared(self, plus: jax.Array, minus: jax.Array) -> jax.Array:
         """How far ``x`` and ``y`` move, squared, given ``|x + y|²`` and ``|x - y|²``."""
         grow_plus, grow_minus = self.growth
-        return (grow_plus**2 * plus + grow_minus**2 * minus) / 2 + 2 * jnp.abs(self.beyond)
+        return (grow_plus**2 * plus + grow_minus**2 * minus) / 2 + 2 * jnp.abs(self.spheres.beyond)
 
     def along(self, i: int, length: int) -> jax.Array:
         """Like ``own``, for a `visible` input of the given length, with what spheres add."""
-        return jnp.where(self.beyond == 0, self.own, self.on_sphere(i, length) - 0.25)
+        return jnp.where(self.spheres.beyond == 0, self.own, self.spheres.add(i, length) - 0.25)
 
     def both_along(self, length: int) -> Pair:
         """`along` of both inputs; on a CPU, from one quotient, which the compiler keeps."""
         if not compiles_each_kernel():
             return self.along(0, length), self.along(1, length)
-        u = jnp.abs(self.root)
+        u, at = jnp.abs(self.root), self.spheres
         sphere = u == jnp.inf
-        above, below = jnp.sqrt(jnp.abs(self.beyond)), jnp.sqrt(self._size(length))
-        above = jnp.where(self._vanish & (self.beyond > 0), above, -above)
+        above, below = jnp.sqrt(jnp.abs(at.beyond)), jnp.sqrt(at.size(length))
+        above = jnp.where(at.vanish & (at.beyond > 0), above, -above)
         own = jnp.where(sphere, above, u * u) / jnp.where(sphere, below, 1 + 2 * u)
         return jnp.where(sphere, jnp.abs(own) - 0.25, own), jnp.where(sphere, own - 0.25, own)
-
-    def on_sphere(self, i: int, length: int) -> jax.Array:
-        """What spheres add to ``own``: the vectors grow apart, or as one where both vanish."""
-        size = jnp.sqrt(jnp.abs(self.beyond)) * jax.lax.rsqrt(self._size(length))
-        return size if i == 0 else jnp.where(self._vanish & (self.beyond > 0), size, -size)
-
-    @property
-    def _vanish(self) -> jax.Array:
-        """On a sphere, whether both vectors vanish."""
-        return self.square <= VISIBLE**2
-
-    def _size(self, length: int) -> jax.Array:
-        """On a sphere, the squared length of each `visible` vector."""
-        return jnp.where(self._vanish, VISIBLE**2 * length, self.square)
 
 
 VISIBLE = 1e-18
@@ -168,7 +174,7 @@ def multiplier(
     >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
     Array(0.5, dtype=float32)
     """
-    root, beyond, square = _solve(plus, minus, residual, weight, in_kernel=in_kernel)
+    root = _solve(plus, minus, residual, weight, in_kernel=in_kernel)
     sphere, sign = _is_infinite(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
     finite = jnp.where(sphere, 0, root)
     u = jnp.abs(finite)
@@ -185,7 +191,7 @@ def multiplier(
     else:  # with the quotient last, which a compiler keeps: it does not do again what would come after
         lam, own = chosen(sign, finite) / one, chosen(-0.25, u * u) / two
         other = chosen(0.25 * sign, finite * one) / two
-    return Multiplier(lam, own, other, beyond, square, root)
+    return Multiplier(lam, own, other, spheres(plus, minus, residual, weight), root)
 
 
 def _solve(
@@ -195,15 +201,9 @@ def _solve(
     weight: jax.typing.ArrayLike,
     *,
     in_kernel: bool = False,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual.
-
-    And what else there is to know of spheres, see `Multiplier`: `beyond` and `square`.
-    """
-    c = 1 / weight_like(weight, residual)
-    positive = residual >= 0
-    a, b = jnp.where(positive, plus, minus) * 0.25, jnp.where(positive, minus, plus) * 0.25
-    r = jnp.abs(residual)
+) -> jax.Array:
+    """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual."""
+    positive, a, b, c, r = _mirrored(plus, minus, residual, weight)
     # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
     # each of the arrays that follow from it, where they are many. With its sign, so that they follow from it
     # alone.
@@ -214,9 +214,25 @@ def _solve(
         root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
     elif root.size > FEW:
         root = jax.lax.optimization_barrier(root)
-    # Not by the root: who asks for this alone need not solve.
+    return root
+
+
+def spheres(
+    plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike = 1.0
+) -> Spheres:
+    """The spheres among the answers of `multiplier`, for which nothing need be solved."""
+    positive, a, b, c, r = _mirrored(plus, minus, residual, weight)
     beyond = jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0)
-    return root, jnp.where(positive, beyond, -beyond), b
+    return Spheres(jnp.where(positive, beyond, -beyond), b)
+
+
+def _mirrored(
+    plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike
+) -> tuple[jax.Array, ...]:
+    """Whether the residual is positive; and A, B, c, r of the problem in which it is."""
+    positive = residual >= 0
+    a, b = jnp.where(positive, plus, minus) * 0.25, jnp.where(positive, minus, plus) * 0.25
+    return positive, a, b, 1 / weight_like(weight, residual), jnp.abs(residual)
 
 
 _Ratio = Callable[[jax.typing.ArrayLike, jax.Array], jax.Array]
@@ -374,11 +390,10 @@ class Dot(Primitive):
         else:
             # Not by `Multiplier.own` and `other`: they cancel where x and y are nearly equal or opposite.
             plus, minus, positive = x + y, x - y, residual >= 0
-            root, beyond, square = _solve(
-                jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w
-            )
-            half, nothing = jnp.sqrt(jnp.abs(beyond)), square <= VISIBLE**2
-            lean = jnp.where(nothing, 0, half * jax.lax.rsqrt(jnp.where(nothing, 1, square)))
+            given = jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w
+            root, at = _solve(*given), spheres(*given)
+            half, nothing = jnp.sqrt(jnp.abs(at.beyond)), at.vanish
+            lean = jnp.where(nothing, 0, half * jax.lax.rsqrt(jnp.where(nothing, 1, at.square)))
             sphere = jnp.isinf(root)
             u = jnp.where(sphere, 0, jnp.abs(root))
             near, far = u[..., None], jnp.where(sphere, -0.5, -u / (1 + 2 * u))[..., None]

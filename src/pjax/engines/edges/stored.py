@@ -231,8 +231,8 @@ class Split:
             m = rule.solve(at, plus, minus, goal - drift - crossed)
             grown, shrunk = (end_kernel(g / 2)[..., None] for g in m.growth)
             both = grown * total, shrunk * difference
-            spheres = [end_kernel(m.on_sphere(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
-            found = both[0] + both[1] + spheres[0], both[0] - both[1] + spheres[1]
+            more = [end_kernel(m.spheres.add(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
+            found = both[0] + both[1] + more[0], both[0] - both[1] + more[1]
         else:
             dx, dy = self._shifts
             norm = rule.norm(at, 0, dx) + rule.norm(at, 1, dy)

@@ -139,7 +139,7 @@ def project(
             both_ways = first + second, first - second
             plus, minus = sums_of_squares(*both_ways, _over_slots)
             found = multiplier(plus, minus, wish, w, in_kernel=True)
-            spheres = [found.on_sphere(i, length)[None, :, None] for i in (0, 1)]
+            spheres = [found.spheres.add(i, length)[None, :, None] for i in (0, 1)]
             grown, shrunk = (g[None, :, None] / 2 * v for g, v in zip(found.growth, both_ways, strict=True))
             moves = (
                 grown + shrunk + spheres[0] * visible(first),
