@@ -146,9 +146,9 @@ def test_multiplier_over_all_scales(dtype, tolerance, in_kernel):
     with jax.enable_x64(dtype == "float64"):
         values = [jnp.asarray(v, dtype) for v in (plus, minus, residual, weight)]
         solved = jax.jit(functools.partial(multiplier, in_kernel=in_kernel))(*values)
-        assert all(bool(jnp.isfinite(v).all()) for v in solved[:-1])
+        assert all(bool(jnp.isfinite(v).all()) for v in jax.tree.leaves(solved[:-1]))
         assert not bool(jnp.isnan(solved.root).any())  # infinite on spheres
-        assert all(v.dtype == dtype for v in solved)
+        assert all(v.dtype == dtype for v in jax.tree.leaves(solved))
         truth = bisect(*map(np.asarray, values))
         np.testing.assert_allclose(
             np.asarray(solved.lam, np.float64), truth, rtol=2 * tolerance, atol=tolerance

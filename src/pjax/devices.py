@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 
 def several() -> bool:
@@ -70,6 +71,16 @@ def end_kernel(x: jax.Array) -> jax.Array:
     than several, and what is small is otherwise found again by each kernel that reads it.
     """
     return by_platform(x, cuda=jax.lax.optimization_barrier, default=lambda x: x)
+
+
+def in_rows(x: jax.Array) -> jax.Array:
+    """The same array; on a GPU its last axis lies contiguously in memory.
+
+    A chain of reductions over the last axis is then one kernel. The compiler chooses other orders where the
+    array comes out of one that is wide in another axis.
+    """
+    in_order = Layout(tuple(range(x.ndim)))
+    return by_platform(x, cuda=lambda x: with_layout_constraint(x, in_order), default=lambda x: x)
 
 
 def compiles_each_kernel() -> bool:

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from pjax.checks import check_positive
-from pjax.devices import by_platform, in_each_step
+from pjax.devices import by_platform, in_each_step, in_rows
 from pjax.errors import InputError
 from pjax.losses._labels import check_classes, check_probabilities, one_hot
-from pjax.rules.arithmetic import first, rows, wide
+from pjax.rules.arithmetic import first, wide
 from pjax.rules.base import Target, apply, per_loss
 
 
@@ -64,7 +64,7 @@ class CrossEntropy(Target):
         return self.weighted(1.0, predictions, labels)
 
     def weighted(self, factor: jax.typing.ArrayLike, predictions: jax.Array, labels: jax.Array) -> jax.Array:
-        x, labels = in_each_step(rows(wide(predictions)), labels)
+        x, labels = in_each_step(in_rows(wide(predictions)), labels)
         y, steps = one_hot(x, labels), _steps(self.scale)
         solve = _newton if self.solver == "newton" else _fixed_point
         scale: float | jax.Array = self.scale

@@ -6,9 +6,6 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.layout import Layout, with_layout_constraint
-
-from pjax.devices import by_platform
 
 TINY = 1e-12
 
@@ -28,16 +25,6 @@ def wide_reals(x: jax.typing.ArrayLike) -> jax.Array:
 def weight_like(weight: jax.typing.ArrayLike, output: jax.Array) -> jax.Array:
     """The weight in the type of ``output``; it broadcasts to the shape of ``output``."""
     return jnp.asarray(weight, output.dtype)
-
-
-def rows(x: jax.Array) -> jax.Array:
-    """The same array; on a GPU its last axis lies contiguously in memory.
-
-    A chain of reductions over the last axis is then one kernel. The compiler chooses other orders where the
-    array comes out of one that is wide in another axis.
-    """
-    in_order = Layout(tuple(range(x.ndim)))
-    return by_platform(x, cuda=lambda x: with_layout_constraint(x, in_order), default=lambda x: x)
 
 
 def first(chosen: jax.Array) -> jax.Array:
