@@ -303,8 +303,8 @@ def test_groups_need_the_batch_as_an_argument_and_jax_numpy():
     [optim.AlternatingProjections(), optim.DouglasRachford(check=False), optim.ExtrapolatedProjections()],
     ids=lambda solver: solver.name,
 )
-def test_programs_are_lowered_for_every_platform(solver, monkeypatch):
-    monkeypatch.setattr(_devices, "ANYWHERE", True)
+@pytest.mark.usefixtures("kernels")
+def test_programs_are_lowered_for_every_platform(solver):
     model = models.make("cnn", (6, 6, 1), (2, 2), 3)
     x, y = jnp.ones((2, 6, 6, 1)), jnp.array([0, 2])
 
@@ -321,14 +321,13 @@ def test_programs_are_lowered_for_every_platform(solver, monkeypatch):
     assert barriers["cpu"] <= barriers["tpu"]
 
 
-def test_programs_are_traced_for_one_platform_where_all_devices_are_cpus():
+def test_programs_are_traced_for_one_platform_where_all_devices_are_cpus(monkeypatch):
     def found():
         return str(jax.make_jaxpr(lambda x: _devices.end_kernel(x.sum(-1)))(jnp.ones((3, 4))))
 
     assert "platform_index" not in found()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_devices, "ANYWHERE", True)
-        assert "platform_index" in found()
+    monkeypatch.setattr(_devices, "ANYWHERE", True)
+    assert "platform_index" in found()
 
 
 @pytest.mark.parametrize(

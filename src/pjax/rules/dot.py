@@ -174,7 +174,10 @@ def multiplier(
     >>> multiplier(jnp.array(4.0), jnp.array(0.0), jnp.array(3.5)).lam.round(6)
     Array(0.5, dtype=float32)
     """
-    root = _solve(plus, minus, residual, weight, in_kernel=in_kernel)
+    mirrored = _mirrored(plus, minus, residual, weight)
+    root = _solve(*mirrored, in_kernel=in_kernel)
+    if in_kernel:  # where the larger of a number and NaN is the number
+        root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
     sphere, sign = _is_infinite(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
     finite = jnp.where(sphere, 0, root)
     u = jnp.abs(finite)
@@ -191,48 +194,41 @@ def multiplier(
     else:  # with the quotient last, which a compiler keeps: it does not do again what would come after
         lam, own = chosen(sign, finite) / one, chosen(-0.25, u * u) / two
         other = chosen(0.25 * sign, finite * one) / two
-    return Multiplier(lam, own, other, spheres(plus, minus, residual, weight), root)
-
-
-def _solve(
-    plus: jax.Array,
-    minus: jax.Array,
-    residual: jax.Array,
-    weight: jax.typing.ArrayLike,
-    *,
-    in_kernel: bool = False,
-) -> jax.Array:
-    """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual."""
-    positive, a, b, c, r = _mirrored(plus, minus, residual, weight)
-    # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
-    # each of the arrays that follow from it, where they are many. With its sign, so that they follow from it
-    # alone.
-    ratio = _rough_ratio if in_kernel else _joined_ratio if compiles_each_kernel() else jnp.divide
-    above, below = _root(a, b, c, r, ratio)
-    root = jnp.where(positive, above, -above) / below
-    if in_kernel:  # where the larger of a number and NaN is the number
-        root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
-    elif root.size > FEW:
-        root = jax.lax.optimization_barrier(root)
-    return root
+    return Multiplier(lam, own, other, _spheres(*mirrored), root)
 
 
 def spheres(
     plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike = 1.0
 ) -> Spheres:
     """The spheres among the answers of `multiplier`, for which nothing need be solved."""
-    positive, a, b, c, r = _mirrored(plus, minus, residual, weight)
-    beyond = jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0)
-    return Spheres(jnp.where(positive, beyond, -beyond), b)
+    return _spheres(*_mirrored(plus, minus, residual, weight))
 
 
 def _mirrored(
     plus: jax.Array, minus: jax.Array, residual: jax.Array, weight: jax.typing.ArrayLike
-) -> tuple[jax.Array, ...]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Whether the residual is positive; and A, B, c, r of the problem in which it is."""
     positive = residual >= 0
     a, b = jnp.where(positive, plus, minus) * 0.25, jnp.where(positive, minus, plus) * 0.25
     return positive, a, b, 1 / weight_like(weight, residual), jnp.abs(residual)
+
+
+def _spheres(positive: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array) -> Spheres:
+    beyond = jnp.where(_is_sphere(a, b, c, r), r - 0.75 * b - c, 0)
+    return Spheres(jnp.where(positive, beyond, -beyond), b)
+
+
+def _solve(
+    positive: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, r: jax.Array, *, in_kernel: bool = False
+) -> jax.Array:
+    """The root u of the mirrored problem, infinite on a sphere, with the sign of the residual."""
+    # One array comes out of the costly part; the barrier keeps a compiler from doing that part again for
+    # each of the arrays that follow from it, where they are many. With its sign, so that they follow from it
+    # alone.
+    ratio = _rough_ratio if in_kernel else _joined_ratio if compiles_each_kernel() else jnp.divide
+    above, below = _root(a, b, c, r, ratio)
+    root = jnp.where(positive, above, -above) / below
+    return root if in_kernel or root.size <= FEW else jax.lax.optimization_barrier(root)
 
 
 _Ratio = Callable[[jax.typing.ArrayLike, jax.Array], jax.Array]
@@ -389,9 +385,9 @@ class Dot(Primitive):
             moves = (jnp.zeros_like(x), push) if self.fixed == 0 else (push, jnp.zeros_like(y))
         else:
             # Not by `Multiplier.own` and `other`: they cancel where x and y are nearly equal or opposite.
-            plus, minus, positive = x + y, x - y, residual >= 0
-            given = jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w
-            root, at = _solve(*given), spheres(*given)
+            plus, minus = x + y, x - y
+            mirrored = _mirrored(jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w)
+            positive, root, at = mirrored[0], _solve(*mirrored), _spheres(*mirrored)
             half, nothing = jnp.sqrt(jnp.abs(at.beyond)), at.vanish
             lean = jnp.where(nothing, 0, half * jax.lax.rsqrt(jnp.where(nothing, 1, at.square)))
             sphere = jnp.isinf(root)
