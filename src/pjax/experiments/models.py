@@ -16,7 +16,6 @@ from pjax import nn
 from pjax.checks import check_name
 from pjax.containers import numpy as pnp
 from pjax.errors import InputError
-from pjax.experiments.recurrence import scan
 from pjax.nn import RNN as RNN
 from pjax.rules.convolution import convolve_images
 
@@ -114,13 +113,6 @@ class CNN(_Layered):
         return self.pool(x)
 
 
-class Recurrent(RNN):
-    """An `RNN` whose derivatives are wanted."""
-
-    def _scan(self, state: jax.Array, x: jax.Array) -> jax.Array:
-        return scan(self._step, state, x)[1]
-
-
 class QuantisedMLP(nn.Module):
     """A multilayer perceptron whose weights and hidden activations take few values.
 
@@ -204,7 +196,7 @@ def make(
         )
     check_name("model", model, ("mlp", "cnn", "rnn"))
     if model == "rnn":
-        return (Recurrent if differentiated else RNN)(classes, widths, skip=skip)
+        return RNN(classes, widths, skip=skip)
     if model == "mlp":
         return MLP(math.prod(inputs), widths, classes, skip=skip, scale=scale)
     if len(inputs) != 3:
