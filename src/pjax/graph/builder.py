@@ -63,7 +63,8 @@ class Builder:
     """Collects nodes while it walks through a jaxpr.
 
     Args:
-        keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
+        keep_loops: for soft sweeps: where possible, a scan becomes one node instead of as many steps, and a
+            function whose derivative users state becomes one, too.
         plain: equations of losses that are no targets.
         targets: whether it ends in losses, which may be spelt with other functions; otherwise in values of
             which something will be asked.
@@ -211,7 +212,7 @@ class Builder:
     ) -> Sequence[Expr | None]:
         """The results of an equation; ``every`` one that is wanted, also those that are to move nothing."""
         name = eqn.primitive.name
-        if name in jaxprs.WRAPPERS:
+        if name in jaxprs.WRAPPERS and not (self.keep_loops and jaxprs.states_derivative(eqn)):
             with lines.inside(eqn):
                 beside = [b and not a for a, b in zip(wanted, every, strict=True)]
                 return self.inline(jaxprs.wrapped(eqn), args, wanted, beside)
@@ -243,6 +244,8 @@ class Builder:
 
     def _operation(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         name = eqn.primitive.name
+        if name in jaxprs.WRAPPERS:
+            return self._by_stated_derivative(eqn, args)
         if any(jnp.iscomplexobj(np.empty(0, _aval(v).dtype)) for v in (*eqn.invars, *eqn.outvars)):
             return self.by_derivative(eqn, args)
         form = equations.scalar_form(eqn, args, _LONGEST)
@@ -363,6 +366,27 @@ class Builder:
         function = Function(("form", equations.form_key(form)), eqn.primitive.name, fn)
         rule = (LinearMap if kind == "linear" else Joint)(function, len(form.bases))
         return self.operation(rule, *inputs, shape=aval.shape, dtype=aval.dtype, line=line)
+
+    def _by_stated_derivative(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        """A function whose derivative users state: for soft sweeps that counts, whatever it computes."""
+        order = sorted(range(len(args)), key=lambda i: not args[i].depends)
+        inputs, moving = [args[i] for i in order], sum(a.depends for a in args)
+        label = str(eqn.params.get("name", eqn.primitive.name))
+        key = (jaxprs.params_key(eqn), tuple(str(v.aval) for v in eqn.invars), tuple(order))
+        line = lines.user_line(eqn)
+
+        def result(i: int, plain: Expr) -> Expr:
+            if not _is_real(plain.dtype):
+                return dataclasses.replace(plain, depends=False)
+
+            def fn(*inputs: Any) -> jax.Array:
+                given = dict(zip(order, inputs, strict=True))
+                return jaxprs.bind(eqn, *(given[place] for place in range(len(order))))[i]
+
+            rule = Joint(Function(("stated", key, i), label, fn), moving)
+            return self.operation(rule, *inputs, shape=plain.shape, dtype=plain.dtype, line=line)
+
+        return [result(i, plain) for i, plain in enumerate(self.call(eqn, args))]
 
     # --- Losses ---
 

@@ -5,6 +5,7 @@ of them are arguments of the program that pjax compiles, so that another batch i
 never looks at them; everything else it sees, at any depth.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -36,6 +37,24 @@ Captured: TypeAlias = Mapping[int, Sequence[Any]]
 def wrapped(eqn: jex.JaxprEqn) -> Any:
     """The jaxpr that an equation wraps."""
     return eqn.params[WRAPPERS[eqn.primitive.name]]
+
+
+_LIBRARY = os.path.join(os.path.dirname(jax.__file__), "_src", "")
+_HANDED_ON = os.path.join(
+    _LIBRARY, "custom_derivatives.py"
+)  # functions of users, as of `jax.custom_gradient`
+_OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+
+
+def states_derivative(eqn: jex.JaxprEqn) -> bool:
+    """Whether it calls a function whose derivative users state: by `jax.custom_jvp` or `jax.custom_vjp`.
+
+    Derivatives that JAX itself states are those of what the function computes.
+    """
+    if eqn.primitive.name not in ("custom_jvp_call", "custom_vjp_call"):
+        return False
+    place = (opened(wrapped(eqn)).debug_info.func_src_info or "").rpartition(" at ")[2]
+    return place.startswith(_HANDED_ON) or not place.startswith((_LIBRARY, _OWN))
 
 
 def opened(inner: Any) -> jex.Jaxpr:
@@ -106,7 +125,7 @@ def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
     needs = [True] * len(eqn.invars)
     if eqn.primitive.name == "scan":
         needs = needed_inputs(opened(eqn.params["jaxpr"]), live_in_scan(eqn, wanted))
-    elif eqn.primitive.name in WRAPPERS:
+    elif eqn.primitive.name in WRAPPERS and not states_derivative(eqn):
         found = needed_inputs(opened(wrapped(eqn)), wanted)
         needs = found if len(found) == len(needs) else needs
     return [is_variable(v) and need for v, need in zip(eqn.invars, needs, strict=True)]
@@ -145,8 +164,13 @@ def is_variable(v: Any) -> bool:
 # --- When two do the same ---------------------------------------------------------------------------------
 
 
-def jaxpr_key(jaxpr: jex.Jaxpr) -> tuple[Any, ...]:
-    """The same for jaxprs that do the same with the same captured arrays."""
+def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
+    """The same for jaxprs that do the same with the same captured arrays.
+
+    Args:
+        jaxpr: one of them.
+        stated: whether derivatives that users state are part of what they do.
+    """
     number: dict[Any, int] = {}
 
     def var(v: Any) -> Any:
@@ -159,7 +183,7 @@ def jaxpr_key(jaxpr: jex.Jaxpr) -> tuple[Any, ...]:
         (
             eqn.primitive.name,
             tuple(var(v) for v in eqn.invars),
-            params_key(eqn),
+            params_key(eqn, stated),
             tuple(var(v) for v in eqn.outvars),
         )
         for eqn in jaxpr.eqns
@@ -167,30 +191,58 @@ def jaxpr_key(jaxpr: jex.Jaxpr) -> tuple[Any, ...]:
     return (head, eqns, tuple(var(v) for v in jaxpr.outvars))
 
 
-def params_key(eqn: jex.JaxprEqn) -> Any:
+def params_key(eqn: jex.JaxprEqn, stated: bool = True) -> Any:
     """The same for static arguments that mean the same. What inner jaxprs captured is none of them."""
     if eqn.primitive.name in WRAPPERS:  # only what is inside matters
-        return jaxpr_key(opened(wrapped(eqn)))
+        inside = jaxpr_key(opened(wrapped(eqn)), stated)
+        return (inside, _derivative_key(eqn)) if stated and states_derivative(eqn) else inside
     by_value = eqn.primitive.name not in _READ
-    return tuple(sorted((k, freeze(v, by_value)) for k, v in eqn.params.items()))
+    return tuple(sorted((k, freeze(v, by_value, stated)) for k, v in eqn.params.items()))
 
 
-def freeze(value: Any, by_value: bool = True) -> Any:
+def _derivative_key(eqn: jex.JaxprEqn) -> Any:
+    """The same for derivatives that do the same. Arrays that they captured count by their values."""
+
+    def is_real(v: Any) -> bool:
+        return jnp.issubdtype(v.aval.dtype, jnp.inexact)
+
+    def pulled(args: Sequence[Any], asked: Sequence[Any]) -> Sequence[Any]:
+        def fn(*moving: Any) -> list[Any]:
+            rest = iter(moving)
+            given = (next(rest) if is_real(v) else x for v, x in zip(eqn.invars, args, strict=True))
+            found = bind(eqn, *given)
+            return [x for v, x in zip(eqn.outvars, found, strict=True) if is_real(v)]
+
+        moving = [x for v, x in zip(eqn.invars, args, strict=True) if is_real(v)]
+        return jax.vjp(fn, *moving)[1](list(asked))
+
+    def shapes(variables: Sequence[Any]) -> list[Any]:
+        return [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
+
+    try:
+        closed = jax.make_jaxpr(pulled)(shapes(eqn.invars), shapes([v for v in eqn.outvars if is_real(v)]))
+    except Exception:  # whatever a rule says that is wrong, or of no use here: methods may do without it
+        return eqn
+    return freeze(closed, stated=False), freeze(wrapped(eqn).consts)
+
+
+def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
     """A hashable stand-in for a static argument.
 
     Args:
         value: the argument.
         by_value: whether what inner jaxprs captured is part of it.
+        stated: see `jaxpr_key`.
     """
     if isinstance(value, jex.ClosedJaxpr):
         constants = tuple(map(freeze, value.consts)) if by_value else ()
-        return ("closed", jaxpr_key(value.jaxpr), constants)
+        return ("closed", jaxpr_key(value.jaxpr, stated), constants)
     if isinstance(value, jex.Jaxpr):
-        return ("jaxpr", jaxpr_key(value))
+        return ("jaxpr", jaxpr_key(value, stated))
     if isinstance(value, (tuple, list)):
-        return tuple(freeze(v, by_value) for v in value)
+        return tuple(freeze(v, by_value, stated) for v in value)
     if isinstance(value, dict):
-        return tuple(sorted((str(k), freeze(v, by_value)) for k, v in value.items()))
+        return tuple(sorted((str(k), freeze(v, by_value, stated)) for k, v in value.items()))
     if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer):
         array = np.asarray(value)
         return (array.shape, str(array.dtype), array.tobytes())
@@ -236,6 +288,12 @@ def bind(eqn: jex.JaxprEqn, *args: Any, captured: Captured | None = None) -> Seq
     """The results of one equation."""
     captured = captured or {}
     name, p = eqn.primitive.name, eqn.params
+    if states_derivative(eqn):  # as it is written: JAX knows the derivative
+        about = opened(wrapped(eqn)).debug_info
+        variables: list[Any] = [v for v in eqn.invars if is_variable(v)]
+        alone = jex.Jaxpr((), variables, eqn.outvars, [eqn], debug_info=about)
+        given = [x for v, x in zip(eqn.invars, args, strict=True) if is_variable(v)]
+        return jex.jaxpr_as_fun(jex.ClosedJaxpr(alone, ()))(*given)
     if name in WRAPPERS:
         return function(wrapped(eqn), captured)(*args)
     if name in _READ and any(id(inner) in captured for inner in capturing(eqn)):

@@ -66,7 +66,7 @@ class Solver(abc.ABC):
 
     name: ClassVar[str]
     keeps_loops: ClassVar[bool] = False
-    """Whether a scan is one node; otherwise its steps are nodes of their own."""
+    """Whether a scan is one node, and a function whose derivative users state; else both are looked into."""
     adds: ClassVar[bool] = False
     """Whether what is asked of a node is the sum over its readers, so that parts may have nodes in common."""
     keeps_state: ClassVar[bool] = True
