@@ -48,10 +48,10 @@ class Loop:
         *,
         together: bool | None = None,
         devices: Devices | None = None,
-        dataset: data.Dataset | None = None,
+        dataset: Any = None,
         model: Any = None,
     ) -> None:
-        self.dataset = _load(config) if dataset is None else dataset
+        self.dataset = _load(config, dataset)
         self.config = config = _settled(config, self.dataset)
         self.devices = devices or Devices()
         check_multiple("batch_size", config.batch_size, self.devices.count, "devices")
@@ -157,13 +157,13 @@ class Loop:
 
     def advance(
         self, state: State, batch: int, active: list[int], on_call: Callable[[float, float], None]
-    ) -> tuple[State, dict[int, float], float]:
+    ) -> tuple[State, np.ndarray, float]:
         """Train until the next check.
 
         Seeds that are active, by place, have seen so many batches; others may be trained too. After each call
         ``on_call`` is told how many steps were made, on average over seeds, and their mean loss. Gives the
-        new state, the mean loss of each active seed, and the seconds it took to train one of them; where all
-        were trained together, the seconds are NaN.
+        new state, the mean loss of each seed, NaN for those that are not active, and the seconds it took to
+        train one of them; where all were trained together, the seconds are NaN.
         """
         losses: dict[int, list[Any]] = {i: [] for i in active}
         seconds = [0.0] * len(active)
@@ -178,7 +178,7 @@ class Loop:
                     losses[i] += [value] * call[1].shape[1]
                 on_call(self._steps(call) * len(here) / len(active), float(np.mean(list(here.values()))))
             state = part if self.together else self._replaced(state, part, seeds[0])
-        means = {i: float(np.mean(values)) for i, values in losses.items()}
+        means = np.array([np.mean(losses.get(i, math.nan)) for i in everyone])
         return state, means, math.nan if self.together else float(np.mean(seconds))
 
     def milliseconds(self, state: State, repeats: int = 5) -> float:
@@ -352,13 +352,17 @@ def explained(errors: Any, y: np.ndarray) -> np.ndarray:
     return np.maximum(np.nan_to_num(100 * (1 - errors / max(about, 1e-30)), nan=-worst), -worst)
 
 
-def _load(config: Config) -> data.Dataset:
-    """The data of a run, by name or from a file."""
-    if config.data == own_data.GIVEN:
+def _load(config: Config, given: Any) -> data.Dataset:
+    """The data of a run, by name, from a file, or given from Python."""
+    if isinstance(given, data.Dataset):
+        if given.form is None:
+            raise InputError(f'{given.name} is a data set with a name: say Config(data="{given.name}", …)')
+        return given
+    if given is None and config.data == own_data.GIVEN:
         raise InputError("the run's data were given from Python: give them again, as data=…")
-    if not own_data.is_own(config.data):
+    if given is None and not own_data.is_own(config.data):
         return data.load(config.data, sequence_length=config.sequence_length or 1)
-    return own_data.load(config.data, **config.own_data_options())
+    return own_data.load(config.data if given is None else given, **config.own_data_options())
 
 
 def _settled(config: Config, dataset: data.Dataset) -> Config:
