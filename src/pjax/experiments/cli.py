@@ -333,9 +333,7 @@ def evaluate(*, run: Path, data: Path | None, seed: int | None, as_json: bool) -
 
 
 def predict(*, run: Path, data: Path, out: Path, seed: int | None) -> None:
-    evaluating.check_out(out)
-    outputs = evaluating.predict(run, data, seed=seed)
-    _say(evaluating.write_predictions(outputs, out, training.saved_form(run)))
+    _say(evaluating.write_predictions(run, data, out, seed=seed))
 
 
 # --- compare ---
@@ -370,7 +368,7 @@ def compare(*, preset: list[str] | None, every: bool, retime: bool, **given: Any
                     init_scale=o.init_scale,
                 )
             _print_results(list(runs))
-    console.print(f"results: {escape(str(o.folder))}; tables and plots: pjax report {escape(str(o.folder))}")
+    _say(f"results: {o.folder}; tables and plots: pjax report {o.folder}")
 
 
 def report(*, folder: Path, out: Path | None, formats: str) -> None:

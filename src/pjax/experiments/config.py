@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-import typing
+import types
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +16,7 @@ from pjax import nn
 from pjax.checks import check_multiple, check_name
 from pjax.errors import InputError
 from pjax.experiments import data, learners, loggers, methods, models, own_data, own_model
-from pjax.experiments.results import Run, architecture, plain, read_object
+from pjax.experiments.results import Run, architecture, of_kind, plain, read_object
 from pjax.optim import Solver
 
 MODELS = ("mlp", "cnn", "rnn")
@@ -122,8 +122,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if getattr(self, field.name) is not field.default:
-                self._check_type(field.name, field.type)
+            if (value := getattr(self, field.name)) is not field.default:
+                kind = field.type.__args__[0] if isinstance(field.type, types.UnionType) else field.type
+                object.__setattr__(self, field.name, of_kind(field.name, value, kind))
         given = {f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) != f.default}
         object.__setattr__(self, "_given", given)
         base, options = methods.split(self.method)
@@ -252,19 +253,6 @@ class Config:
         [100, 200, 250]
         """
         return min((step // self.check_every + 1) * self.check_every, self.max_steps)
-
-    def _check_type(self, name: str, annotation: Any) -> None:
-        if isinstance(value := getattr(self, name), list):
-            object.__setattr__(self, name, value := tuple(value))
-        several = annotation == tuple[int, ...]
-        kinds = (int,) if several else typing.get_args(annotation) or (annotation,)
-        kinds += (int,) if float in kinds else ()
-        good = isinstance(value, tuple) == several
-        for one in value if several and good else [value]:
-            good &= isinstance(one, kinds) and (bool in kinds or not isinstance(one, bool))
-        if not good:
-            wanted = getattr(annotation, "__name__", str(annotation))
-            raise InputError(f"{name} must be of type {wanted}, got {value!r}")
 
     def own_data_options(self) -> dict[str, Any]:
         """What `own_data.load` is given beside the data."""

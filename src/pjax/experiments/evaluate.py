@@ -11,7 +11,7 @@ import numpy as np
 from pjax.errors import InputError
 from pjax.experiments.loop import EVALUATED, Loop, explained
 from pjax.experiments.own_data import Form, is_own, read_more
-from pjax.experiments.train import best, check_same_data
+from pjax.experiments.train import best, check_same_data, saved_form
 from pjax.tools.files import write_atomically
 
 
@@ -78,43 +78,33 @@ def predict(
     return outputs if loop.dataset.classes else loop.dataset.form.numbers(outputs)
 
 
-def write_predictions(outputs: np.ndarray, path: str | Path, form: Form | None = None) -> Path:
-    """Write predictions, as `predict` gives them, to a file.
+def write_predictions(folder: str | Path, data: Any, path: str | Path, *, seed: int | None = None) -> Path:
+    """Write what `predict` gives to a file.
 
     As ``.npy`` the classes, or numbers; as ``.csv`` a row for each input, with class and scores, or numbers.
-
-    Args:
-        outputs: the predictions.
-        path: of the file.
-        form: of data of your own, see `train.saved_form`.
     """
     path = Path(path)
-    check_out(path)
-    buffer = io.BytesIO()
-    if form is not None and form.task == "regression":
-        name = form.target or "predicted"
-        names = [name] if outputs.shape[1] == 1 else [f"{name}_{i}" for i in range(outputs.shape[1])]
-        predicted, rows = outputs, [list(map(str, row)) for row in outputs]
-    else:
-        labels = form.labels if form else ()
-        predicted = np.array(labels)[outputs.argmax(-1)] if labels else outputs.argmax(-1)
-        names = ["class", *(f"score_{label}" for label in labels or range(outputs.shape[-1]))]
-        rows = [[str(one), *map(str, row)] for one, row in zip(predicted, outputs, strict=True)]
-    if path.suffix == ".npy":
-        np.save(buffer, predicted, allow_pickle=False)
-    else:
-        if outputs.ndim != 2:
-            raise InputError(f"{path}: predictions of texts have no table; write them as .npy")
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([names, *rows])
-        buffer.write(text.getvalue().encode())
-    return write_atomically(path, buffer.getvalue())
-
-
-def check_out(path: Path) -> None:
-    """Refuse a file of predictions that has no known form."""
     if path.suffix not in (".npy", ".csv"):
         raise InputError(f"predictions are written as .npy or .csv, got {str(path)!r}")
+    outputs, form = predict(folder, data, seed=seed), saved_form(Path(folder)) or Form()
+    if form.task == "regression":
+        name, columns = form.target or "predicted", outputs.shape[1]
+        names = [name] if columns == 1 else [f"{name}_{i}" for i in range(columns)]
+        predicted, rows = outputs, outputs.tolist()
+    else:
+        predicted = outputs.argmax(-1)
+        predicted = np.array(form.labels)[predicted] if form.labels else predicted
+        names = ["class", *(f"score_{label}" for label in form.labels or range(outputs.shape[-1]))]
+        rows = [[one, *row] for one, row in zip(predicted, outputs, strict=True)]
+    if path.suffix == ".npy":
+        buffer = io.BytesIO()
+        np.save(buffer, predicted, allow_pickle=False)
+        return write_atomically(path, buffer.getvalue())
+    if outputs.ndim != 2:
+        raise InputError(f"{path}: predictions of texts have no table; write them as .npy")
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([names, *rows])
+    return write_atomically(path, table.getvalue().encode())
 
 
 def _outputs(loop: Loop, params: Any, x: np.ndarray) -> np.ndarray:

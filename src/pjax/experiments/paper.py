@@ -62,12 +62,7 @@ def rows() -> tuple[Row, ...]:
 
 @functools.cache
 def lookup(data: str, model: str, architecture: str, method: str) -> Row | None:
-    """The paper's row for a run, or None where it has none.
-
-    Args:
-        data, model, architecture: as in ``("mnist", "mlp", "4x128+skip")``.
-        method: as in ``"ff-adam"``. A method with the paper's proximal operator (``"dr-fp"``) has the same
-            row as with the exact one.
+    """The paper's row, if it has one; its proximal operator (``"dr-fp"``) has that of the exact one.
 
     >>> lookup("mnist", "mlp", "1x128", "dr").test
     Spread(mean=95.8, std=0.6)

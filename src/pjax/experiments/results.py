@@ -296,25 +296,25 @@ def parsed(kind: Any, where: str, line: Any, **known: Any) -> Any:
     for field in dataclasses.fields(kind):
         name = field.name
         if name in line and name not in known:
-            known[name] = _value(f"{where}: {name!r}", line[name], field.type)
+            known[name] = of_kind(f"{where}: {name!r}", line[name], field.type)
         elif name not in known and field.default is dataclasses.MISSING:
             raise InputError(f"{where}: {name!r} is missing; it has {', '.join(sorted(line))}")
     return kind(**known)
 
 
-_WORDS = {int: "whole number", float: "number", list: "list"}
+_WORDS = {int: "whole number", float: "number", tuple: "list"}
 
 
-def _value(where: str, value: Any, kind: Any) -> Any:
-    """A value that must be of a kind; NaN is written as null."""
+def of_kind(where: str, value: Any, kind: Any) -> Any:
+    """A value that must be of a kind, or several; NaN is written as null."""
     items = typing.get_args(kind)
-    expected = list if items else kind
+    expected = tuple if items else kind
     if value is None and kind is float:
         return math.nan
-    right = isinstance(value, int | float if kind is float else expected)
+    right = isinstance(value, {float: int | float, tuple: list | tuple}.get(expected, expected))
     if not right or (isinstance(value, bool) and kind is not bool):
         raise InputError(f"{where} must be a {_WORDS.get(expected, expected.__name__)}, got {value!r}")
-    return tuple(_value(where, item, items[0]) for item in value) if items else kind(value)
+    return tuple(of_kind(where, item, items[0]) for item in value) if items else kind(value)
 
 
 # --- Files ---
