@@ -334,20 +334,20 @@ def read(path: Path, values: Mapping[str, Any] | None = None) -> Config:
     return Config.from_json({k: v for k, v in found.items() if k not in ("device", "versions")}, str(path))
 
 
-def parse_widths(text: str) -> tuple[tuple[int, ...], bool, int]:
+def parse_widths(text: str) -> dict[str, Any]:
     """Widths, skip and levels from how an architecture is written.
 
     >>> parse_widths("4x128+skip")
-    ((128, 128, 128, 128), True, 0)
+    {'widths': (128, 128, 128, 128), 'skip': True, 'levels': 0}
     >>> parse_widths("64-32+q4")
-    ((64, 32), False, 4)
+    {'widths': (64, 32), 'skip': False, 'levels': 4}
     """
     match = re.fullmatch(r"((\d+)x(\d+)|\d+(?:-\d+)*)(\+skip)?(?:\+q(\d+))?", text.strip().lower())
     if match:
         name, layers, width, skip, levels = match.groups()
         widths = (int(width),) * int(layers) if layers else tuple(map(int, name.split("-")))
         if widths and min(widths) >= 1:
-            return widths, bool(skip), int(levels or 0)
+            return {"widths": widths, "skip": bool(skip), "levels": int(levels or 0)}
     raise InputError(
         f"an architecture is written as 4x128, 4x128+skip, 64-32, or 4x128+q16 with 16 levels; got {text!r}"
     )

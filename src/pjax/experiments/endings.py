@@ -42,8 +42,6 @@ def words(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or text}. What was written before is kept"
-    if os.strerror(errno.ENOSPC) in text:  # of those who write checkpoints for us
-        return f"{os.strerror(errno.ENOSPC)}. What was written before is kept"
     if isinstance(error, MemoryError) or _EXHAUSTED in text or _NO_MEMORY in text:
         what = text[max(text.find(_NO_MEMORY), 0) :].rstrip(".") or "an array could not be made"
         return f"there is not enough memory ({what}): take smaller --widths, or a smaller --batch-size"

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
+from pjax.experiments.data import Dataset
 from pjax.experiments.loop import EVALUATED, Loop, explained
-from pjax.experiments.own_data import Form, is_own, read_more
-from pjax.experiments.train import best, check_same_data, saved_form
+from pjax.experiments.own_data import Form, read_more
+from pjax.experiments.train import best, saved_form
 from pjax.tools.files import write_atomically
 
 
@@ -33,16 +34,13 @@ def evaluate(
     Returns:
         The accuracies, by the name of the part, or of the file.
     """
-    loop, params = best(Path(folder), seed, model)
+    loop, params = best(Path(folder), seed, model, rows=data is None)
     if data is None:
-        if is_own(loop.config.data):
-            loop = Loop(loop.config, model=model)  # with its rows
-            check_same_data(Path(folder), loop.dataset)
         names, own = {"train": "train", "validation": "val", "test": "test"}, loop.dataset
         parts = {name: (getattr(own, f"x_{key}"), getattr(own, f"y_{key}")) for name, key in names.items()}
     else:
         name = Path(data).name if isinstance(data, str | Path) else "data"
-        parts = {name: read_more(_form(loop), data, targets=True)}
+        parts = {name: read_more(_form(loop.dataset), data, targets=True)}
     found = {}
     for name, (x, y) in parts.items():
         outputs = _outputs(loop, params, x)
@@ -73,7 +71,7 @@ def predict(
         Where numbers are to be predicted, these, of shape (inputs, numbers).
     """
     loop, params = best(Path(folder), seed, model)
-    x, _ = read_more(_form(loop), data, targets=False)
+    x, _ = read_more(_form(loop.dataset), data, targets=False)
     outputs = _outputs(loop, params, x)
     return outputs if loop.dataset.classes else loop.dataset.form.numbers(outputs)
 
@@ -114,11 +112,7 @@ def _outputs(loop: Loop, params: Any, x: np.ndarray) -> np.ndarray:
     )
 
 
-def _form(loop: Loop) -> Form:
+def _form(dataset: Dataset) -> Form:
     """How more data are read: as those of the run are stored."""
-    own, text = loop.dataset, loop.dataset.kind == "text"
-    if own.form is not None:
-        found: Form = own.form
-        return found
-    dtype, codes = ("int32", own.classes) if text else ("float32", 0)
-    return Form(shape=own.input_shape, outputs=own.classes, dtype=dtype, codes=codes)
+    codes: dict[str, Any] = {"dtype": "int32", "codes": dataset.classes} if dataset.kind == "text" else {}
+    return dataset.form or Form(shape=dataset.input_shape, outputs=dataset.classes, **codes)

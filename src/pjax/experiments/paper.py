@@ -11,6 +11,7 @@ import functools
 import importlib.resources
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pjax.experiments import methods
 from pjax.experiments.config import parse_widths
@@ -94,11 +95,8 @@ def missing(runs: Sequence[Run]) -> list[Run]:
     there, absent = {of(run) for run in runs}, []
     for row in rows() if found(runs) else ():
         if (row.data, row.model) == (runs[0].data, runs[0].model) and row not in there:
-            widths, skip, levels = parse_widths(row.architecture)
-            empty = dataclasses.replace(runs[0], seeds=(), checks=(), results=())
-            absent.append(
-                dataclasses.replace(empty, method=row.method, widths=widths, skip=skip, levels=levels)
-            )
+            empty: Any = {"method": row.method, "seeds": (), "checks": (), "results": ()}
+            absent.append(dataclasses.replace(runs[0], **empty, **parse_widths(row.architecture)))
     return absent
 
 

@@ -188,10 +188,11 @@ def load_params(folder: str | Path, seed: int | None = None, *, model: Any = Non
     return best(Path(folder), seed, model)[1]
 
 
-def best(folder: Path, seed: int | None, model: Any) -> tuple[Loop, Any]:
-    """The network of a run, if its data are your own without their rows, and what `load_params` gives."""
+def best(folder: Path, seed: int | None, model: Any, *, rows: bool = False) -> tuple[Loop, Any]:
+    """The network of a run, its own data without their rows if these are not wanted, and `load_params`."""
     config, form = configuration.read(folder / "config.json"), saved_form(folder)
-    loop = Loop(config, dataset=None if form is None else form.empty(config.data), model=model)
+    loop = Loop(config, dataset=None if form is None or rows else form.empty(config.data), model=model)
+    check_same_data(folder, loop.dataset)
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
         raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
@@ -205,7 +206,10 @@ def best(folder: Path, seed: int | None, model: Any) -> tuple[Loop, Any]:
 def saved_form(folder: Path) -> Form | None:
     """What a run knows of data of one's own."""
     file = folder / "data.json"
-    return Form.from_json(results.read_object(file), file) if file.exists() else None
+    try:
+        return Form(**results.read_object(file)) if file.exists() else None
+    except TypeError as error:
+        raise InputError(f"{file}: not what a run writes of its data ({error})") from None
 
 
 def check_same_data(folder: Path, dataset: Dataset) -> None:
