@@ -298,7 +298,7 @@ def _as_json(run: Run) -> dict[str, Any]:
         "config": dict(run.config),
         "last_step": run.checks[-1].step if run.checks else 0,
         "finished": run.finished,
-        "results": [dataclasses.asdict(result) for result in run.results],
+        "results": [results.as_json(result) for result in run.results],
     }
 
 

@@ -370,40 +370,33 @@ def example(config: Config) -> tuple[Callable[[Any], Any], dict[str, Any], Solve
     method = config.made_method()
     if not isinstance(method, learners.Projections):
         raise InputError(f"only projection methods have a graph of constraints, got {config.method}")
-    model, x, y = _network(config)
-    return method.loss(model, x, y), jax.eval_shape(model.init, jax.random.key(0)), method.optimiser
+    model, params, x, y = _network(config)
+    return method.loss(model, x, y), params, method.optimiser
 
 
-def message(config: Config) -> int:
-    """Bytes that a device gives to one exchange: four for each parameter.
-
-    >>> message(Config(data="digits", widths=(16,), method="adam")) == 4 * (64 * 16 + 16 + 16 * 10)
-    True
-    """
-    model, _, _ = _network(config)
-    return 4 * sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
-
-
-def exchanges(config: Config) -> Fraction:
+def exchanges(config: Config) -> tuple[Fraction, int]:
     """How often groups exchange their parameters, or what is to be done to them, on one batch.
 
-    >>> exchanges(Config(method="ap:steps=10:groups=8:sync_every=5")), exchanges(Config(method="adam"))
-    (Fraction(2, 1), Fraction(1, 1))
-    >>> exchanges(Config(method="adam:groups=8:sync_every=100"))
+    And the bytes that a device gives to one exchange: four for each parameter.
+
+    >>> exchanges(Config(method="ap:steps=10:groups=8:sync_every=5", widths=(16,)))
+    (Fraction(2, 1), 4800)
+    >>> exchanges(Config(method="adam:groups=8:sync_every=100"))[0]
     Fraction(1, 100)
     """
-    return Fraction(config.steps_per_batch, methods.split(config.method)[1].get("sync_every", 1))
+    often = Fraction(config.steps_per_batch, methods.split(config.method)[1].get("sync_every", 1))
+    return often, 4 * sum(leaf.size for leaf in jax.tree.leaves(_network(config)[1]))
 
 
 def sent(run: Run) -> tuple[Fraction, float]:
     """Exchanges of a run on one batch, and bytes that each device sends; every group has one of its own."""
     config = read(run.folder / "config.json", run.config)
-    groups, often = methods.split(config.method)[1].get("groups", 1), exchanges(config)
-    return often, 2 * (groups - 1) / groups * message(config) * float(often)
+    groups, (often, message) = methods.split(config.method)[1].get("groups", 1), exchanges(config)
+    return often, 2 * (groups - 1) / groups * message * float(often)
 
 
-def _network(config: Config) -> tuple[nn.Module, jax.Array, jax.Array]:
-    """The network of a method that projects or backpropagates, and a batch of zeros."""
+def _network(config: Config) -> tuple[nn.Module, dict[str, Any], jax.Array, jax.Array]:
+    """The network of a method that projects or backpropagates, shapes of its parameters, and a batch."""
     if own_data.is_own(config.data) or own_model.is_own(config.model):
         raise InputError(
             "this is for data and models that have a name; for your own: pjax.draw, pjax.summary"
@@ -411,4 +404,5 @@ def _network(config: Config) -> tuple[nn.Module, jax.Array, jax.Array]:
     x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length or 1)
     shape = (math.prod(x.shape[1:]),) if config.model == "mlp" else x.shape[1:]
     model = models.make(config.model, shape, config.widths, classes, skip=config.skip, levels=config.levels)
-    return model, jnp.asarray(x.reshape(len(x), *shape)), jnp.asarray(y)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    return model, params, jnp.asarray(x.reshape(len(x), *shape)), jnp.asarray(y)

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pjax.errors import PjaxError
 
@@ -86,12 +86,6 @@ def listen() -> None:
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, lambda *_: None)  # one of Python's own, so that it writes into the pipe
     threading.Thread(target=_hear, args=(ear,), daemon=True).start()
-
-
-def pass_on(to: Callable[[], Any]) -> None:
-    """From now on an interrupt does not end this process, but calls a function."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, lambda *_: to())
 
 
 def leave(code: int, message: str = "") -> NoReturn:

@@ -104,9 +104,3 @@ def difference(run: Run) -> float:
     """Test accuracy minus the paper's, in points, as exact as the paper prints it, or NaN."""
     row = of(run)
     return round(run.test.mean - row.test.mean, 1) if row else math.nan
-
-
-def best_projection(run: Run) -> float:
-    """The test accuracy of the best of the paper's projection methods on a run's network, or NaN."""
-    printed = [lookup(run.data, run.model, run.architecture, name) for name in PROJECTIONS]
-    return max((row.test.mean for row in printed if row is not None), default=math.nan)
