@@ -77,14 +77,13 @@ class Loop:
         usual = not (cpu or convolves) and len(config.seeds) > 1
         self.together = usual if together is None else together
         # XLA on CPU is slow at convolutions inside a loop, so backpropagation gets one call per batch there.
-        self.scanned = not (cpu and convolves and self.method.steps_per_batch == 1)
-        first = config.next_check(0)
-        batches = first // self.method.steps_per_batch
-        self.batches_per_call = divisor(batches, PIECES if first >= FEW else 1) if self.scanned else 1
+        scanned = not (cpu and convolves and self.method.steps_per_batch == 1)
+        pieces = PIECES if config.next_check(0) >= FEW else 1
+        self.batches_per_call = divisor(self.batches_until_check(0), pieces) if scanned else 1
         self._programs: dict[tuple[bool, int], Any] = {}
         self._stream: tuple[int, Any] | None = None
         self._kept: dict[str, list[Any]] = {}
-        self.shapes, self._one = self._shapes((len(config.seeds),)), self._shapes(())
+        self.shapes, self._one = self._shapes(started, (len(config.seeds),)), self._shapes(started, ())
         """Shapes and types of the state of all seeds, and of that of one, and where their arrays lie."""
         self._train_data = self.devices.placed(
             (self.dataset.x_train, self.dataset.y_train), self.devices.everywhere
@@ -135,11 +134,8 @@ class Loop:
         replaced = jax.jit(jax.vmap(self.method.with_params), out_shardings=_where(self.shapes["method"]))
         return {**state, "method": replaced(state["method"], stacked)}
 
-    def _shapes(self, seeds: tuple[int, ...]) -> State:
-        shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((*seeds, *leaf.shape), leaf.dtype),
-            jax.eval_shape(self._start, np.uint32(0)),
-        )
+    def _shapes(self, one: State, seeds: tuple[int, ...]) -> State:
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*seeds, *leaf.shape), leaf.dtype), one)
         inner = {
             name: jax.tree.map(lambda _: self.devices.over(len(seeds)), tree)
             if name in self.method.divided
