@@ -135,12 +135,9 @@ def train(*, context: typer.Context, **given: Any) -> None:
             f"{', '.join('--' + name.replace('_', '-') for name in others)}"
         )
 
-    def again() -> str:
-        return f"pjax train --resume {where}"
-
     def advice() -> str:
         saved = where is not None and checkpoint.every(where)
-        return f"go on with: {again()}" if saved else "there was no checkpoint yet"
+        return f"go on with: pjax train --resume {where}" if saved else "there was no checkpoint yet"
 
     def progress(p: Progress) -> None:
         nonlocal where
@@ -152,7 +149,7 @@ def train(*, context: typer.Context, **given: Any) -> None:
     joined: Any = contextlib.nullcontext()
     if o.distributed and not o.guarded:
         command = [sys.executable, "-m", "pjax_command", *sys.argv[1:], "--guarded"]
-        advised = f"{again()}, alone or --distributed over any number of processes"
+        advised = f"pjax train --resume {where}, alone or --distributed over any number of processes"
         raise typer.Exit(joining.watch(command, advised))
     if o.distributed:
         joined = joining.joined(**{name: given[name] for name in _CLUSTER})
