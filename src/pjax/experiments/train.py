@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pjax.errors import InputError
+from pjax.errors import DataError, InputError
 from pjax.experiments import checkpoint, endings, results
 from pjax.experiments import config as configuration
 from pjax.experiments import loggers as logging
@@ -189,7 +189,7 @@ def load_params(folder: str | Path, seed: int | None = None, *, model: Any = Non
 
 
 def best(folder: Path, seed: int | None, model: Any, *, rows: bool = False) -> tuple[Loop, Any]:
-    """The network of a run, its own data without their rows if these are not wanted, and `load_params`."""
+    """The network of a run, and what `load_params` gives; own data have rows only if these are wanted."""
     config, form = configuration.read(folder / "config.json"), saved_form(folder)
     loop = Loop(config, dataset=None if form is None or rows else form.empty(config.data), model=model)
     check_same_data(folder, loop.dataset)
@@ -209,7 +209,7 @@ def saved_form(folder: Path) -> Form | None:
     try:
         return Form(**results.read_object(file)) if file.exists() else None
     except TypeError as error:
-        raise InputError(f"{file}: not what a run writes of its data ({error})") from None
+        raise DataError(f"{file}: not what a run writes of its data ({error})") from None
 
 
 def check_same_data(folder: Path, dataset: Dataset) -> None:
