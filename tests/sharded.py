@@ -11,9 +11,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import pjax
 from benchmarks.scaling import collectives, exchanged, loops
 from pjax import optim
-from pjax.experiments import config as configuration
 from pjax.experiments import models
-from pjax.experiments.config import Config
+from pjax.experiments.config import Config, exchanges
 from pjax.experiments.devices import Devices
 from pjax.experiments.loop import Loop
 
@@ -109,13 +108,14 @@ def main() -> None:
     for method in TRAINED:
         config = Config(method=method, widths=(8,), batch_size=32, max_steps=24, check_every=24, patience=0)
         loop = Loop(config, devices=Devices(4))
+        often, message = exchanges(config)
         text = loop._compiled(False, loop.batches_per_call, loop._train_data).as_text()
         trained[method] = {
             "batches": loop.batches_per_call,
             "always": exchanged(text, taken=0),
             "sometimes": exchanged(text) - exchanged(text, taken=0),
-            "message": configuration.message(config),
-            "per batch": float(configuration.exchanges(config)),
+            "message": message,
+            "per batch": float(often),
         }
     alone, together = (
         one.params(one.advance(one.start(), 0, [0], lambda *_: None)[0]) for one in (Loop(config), loop)

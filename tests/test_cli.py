@@ -360,6 +360,7 @@ class TestCompare:
         )
         assert math.isfinite(before.seconds.mean) == timed
         assert "NaN" not in (before.folder / "results.jsonl").read_text()
+        assert "NaN" not in run("list", tmp_path, "--json")
         assert "small 1x8-adam:" in run(
             "compare", "--preset", "small", "--quick", "--retime", "--folder", tmp_path
         )

@@ -42,16 +42,11 @@ def test_stops_when_the_last_checks_are_no_better_than_those_before(validation, 
 @given(accuracies)
 def test_a_summary_takes_the_test_accuracy_of_the_best_validation(validation):
     steps = [500 * (i + 1) for i in range(len(validation))]
-    test = [float(i) for i in range(len(validation))]
-    made = results.summarise(
-        3,
-        steps=steps,
-        seconds=[s / 1000 for s in steps],
-        validation=validation,
-        test=test,
-        train=50.0,
-        stopped="limit",
-    )
+    checks = [
+        results.Check(step, step / 1000, (0.0, 1.0), (0.0, v), (0.0, float(i)))
+        for i, (step, v) in enumerate(zip(steps, validation, strict=True))
+    ]
+    made = results.summarise(3, 1, checks, 50.0, "limit")
     best = validation.index(max(validation))
     assert (made.seed, made.test, made.best_step) == (3, best, steps[best])
     assert made.best_validation == max(validation)

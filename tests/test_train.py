@@ -423,11 +423,11 @@ class TestConfig:
             ({"model": "transformer"}, "model must be one of mlp, cnn, rnn"),
             ({"widths": ()}, "widths must hold at least one number"),
             ({"widths": (0,)}, "widths must be at least 1"),
-            ({"widths": "128"}, "widths must be of type"),
+            ({"widths": "128"}, "widths must be a list, got '128'"),
             ({"seeds": (1, 1)}, "seeds must be from 0 to 4294967295, and differ; got 1, 1"),
             ({"seeds": (-1,)}, "seeds must be from 0"),
             ({"batch_size": 0}, "batch_size must be at least 1"),
-            ({"batch_size": True}, "batch_size must be of type int"),
+            ({"batch_size": True}, "batch_size must be a whole number, got True"),
             ({"learning_rate": float("nan")}, "learning_rate must be a positive number"),
             (
                 {"method": "dr", "check_every": 120},

@@ -35,10 +35,10 @@ def save(path: Path, tree: Any, note: Note) -> None:
     for unfinished in path.parent.glob(".checkpoint-*"):
         unfinished.unlink(missing_ok=True)
     trees.write(path, named(tree), note)
-    earlier = [other for other in every(path.parent) if _number(other) < _number(path)]
-    for other in every(path.parent):
-        if other not in (path, *earlier[-1:]):
-            other.unlink(missing_ok=True)
+    paths = every(path.parent)
+    place = paths.index(path)
+    for other in {*paths} - {*paths[max(place - 1, 0) : place + 1]}:
+        other.unlink(missing_ok=True)
 
 
 def last(folder: Path) -> Path | None:
@@ -74,9 +74,5 @@ def remove(folder: Path) -> None:
 
 def every(folder: Path) -> list[Path]:
     """The checkpoints in a folder, by their numbers, be they whole or not."""
-    found = (path for path in folder.glob("checkpoint-*.npz") if re.fullmatch(r"checkpoint-\d+", path.stem))
-    return sorted(found, key=_number)
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])
+    matches = ((re.fullmatch(r"checkpoint-(\d+)", path.stem), path) for path in folder.glob("*.npz"))
+    return [path for _, path in sorted((int(match[1]), path) for match, path in matches if match)]

@@ -112,7 +112,7 @@ _CLUSTER = ("coordinator", "processes", "process", "timeout")
 
 def train(*, context: typer.Context, **given: Any) -> None:
     o = types.SimpleNamespace(**given)
-    count, where, config = _count(o.devices), o.resume or o.folder, None
+    where, config = o.resume or o.folder, None
     sources = {name: context.get_parameter_source(name) for name in context.params}
     named = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if not o.distributed:
@@ -122,7 +122,7 @@ def train(*, context: typer.Context, **given: Any) -> None:
         joining.check(o.coordinator, o.processes, o.process)
         if where is None:
             raise InputError("--distributed needs --folder or --resume, the same for all processes")
-        if count is not None:
+        if o.devices is not None:
             raise InputError("--distributed uses all devices of all processes: drop --devices")
     settings = {field.name for field in dataclasses.fields(Config)}
     if o.resume is None:
@@ -135,12 +135,9 @@ def train(*, context: typer.Context, **given: Any) -> None:
             f"{', '.join('--' + name.replace('_', '-') for name in others)}"
         )
 
-    def again() -> str:
-        return f"pjax train --resume {where}"
-
     def advice() -> str:
         saved = where is not None and checkpoint.every(where)
-        return f"go on with: {again()}" if saved else "there was no checkpoint yet"
+        return f"go on with: pjax train --resume {where}" if saved else "there was no checkpoint yet"
 
     def progress(p: Progress) -> None:
         nonlocal where
@@ -152,14 +149,12 @@ def train(*, context: typer.Context, **given: Any) -> None:
     joined: Any = contextlib.nullcontext()
     if o.distributed and not o.guarded:
         command = [sys.executable, "-m", "pjax_command", *sys.argv[1:], "--guarded"]
-        advised = f"{again()}, alone or --distributed over any number of processes"
+        advised = f"pjax train --resume {where}, alone or --distributed over any number of processes"
         raise typer.Exit(joining.watch(command, advised))
     if o.distributed:
         joined = joining.joined(**{name: given[name] for name in _CLUSTER})
     with endings.saying(advice), joined:
-        places = placing.Devices(
-            jax.device_count() if count == "all" else count, shard_parameters=o.shard_parameters
-        )
+        places = placing.Devices(_count(o.devices), shard_parameters=o.shard_parameters)
         shown = places.first and not o.quiet and not o.as_json
         with _training_bar() if shown else contextlib.nullcontext(lambda *_: None) as show:
             run = training.train(
@@ -188,10 +183,12 @@ def train(*, context: typer.Context, **given: Any) -> None:
         raise typer.Exit(endings.DIVERGED)
 
 
-def _count(devices: str | None) -> Any:
-    """A number of devices, ``"all"``, or None."""
-    if devices is None or devices == "all":
-        return devices
+def _count(devices: str | None) -> int | None:
+    """A number of devices, if it is given."""
+    if devices is None:
+        return None
+    if devices == "all":
+        return jax.device_count()
     if not devices.isdecimal() or int(devices) < 1:
         raise InputError(f"--devices must be a number from 1, or all; got {devices!r}")
     return int(devices)
@@ -200,9 +197,7 @@ def _count(devices: str | None) -> Any:
 def _config(widths: str | None = None, **settings: Any) -> Config:
     """A configuration from what the command line gives; the rest is left open."""
     given = {name: value for name, value in settings.items() if value is not None}
-    if widths is not None:
-        given["widths"], given["skip"], given["levels"] = parse_widths(widths)
-    return Config(**given)
+    return Config(**given, **(parse_widths(widths) if widths is not None else {}))
 
 
 class _Left(rich.progress.ProgressColumn):
@@ -300,7 +295,7 @@ def _as_json(run: Run) -> dict[str, Any]:
         "config": dict(run.config),
         "last_step": run.checks[-1].step if run.checks else 0,
         "finished": run.finished,
-        "results": [dataclasses.asdict(result) for result in run.results],
+        "results": [results.as_json(result) for result in run.results],
     }
 
 
@@ -333,9 +328,7 @@ def evaluate(*, run: Path, data: Path | None, seed: int | None, as_json: bool) -
 
 
 def predict(*, run: Path, data: Path, out: Path, seed: int | None) -> None:
-    evaluating.check_out(out)
-    outputs = evaluating.predict(run, data, seed=seed)
-    _say(evaluating.write_predictions(outputs, out, training.saved_form(run)))
+    _say(evaluating.write_predictions(run, data, out, seed=seed))
 
 
 # --- compare ---
@@ -370,7 +363,7 @@ def compare(*, preset: list[str] | None, every: bool, retime: bool, **given: Any
                     init_scale=o.init_scale,
                 )
             _print_results(list(runs))
-    console.print(f"results: {escape(str(o.folder))}; tables and plots: pjax report {escape(str(o.folder))}")
+    _say(f"results: {o.folder}; tables and plots: pjax report {o.folder}")
 
 
 def report(*, folder: Path, out: Path | None, formats: str) -> None:

@@ -17,7 +17,7 @@ from pjax.errors import InputError
 from pjax.experiments import methods
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import divisor
-from pjax.experiments.results import Run, read_run, read_runs, unpack
+from pjax.experiments.results import Run, read_runs, unpack
 from pjax.experiments.train import Progress, time_again, train
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -60,10 +60,9 @@ class Preset:
         """
         given = {key: value for key, value in settings.items() if value is not None}
         for name in self.architectures:
-            widths, skip, levels = parse_widths(name)
-            network = Config(self.data, self.model, widths, skip, levels)
+            network = Config(self.data, self.model, **parse_widths(name))
             for method in self.methods:
-                if not (skip and method in methods.NO_SKIP):
+                if not (network.skip and method in methods.NO_SKIP):
                     usual = self._usual(method, quick, given.get("max_steps"))
                     yield network.on(method=method, **({"batch_size": 256} | usual | given))
 
@@ -169,17 +168,16 @@ def retime(
     *,
     quick: bool = False,
     progress: Callable[[str, Progress], None] = lambda *_: None,
-) -> tuple[Run, ...]:
+) -> None:
     """Time a step of every run again that has ended, each alone, and correct the seconds of its results.
 
     For comparisons that were made several at once, or on a busy machine. Nothing else is changed.
     """
     check_name("preset", preset, PRESETS)
-    found = [run for run in read_runs(_unpacked(preset, folder, quick)) if run.finished]
-    for run in found:
-        about = Progress(0, 1, math.nan, ms_per_step=time_again(run.folder), message="timed")
-        progress(f"{preset} {run.folder.name}", about)
-    return tuple(read_run(run.folder) for run in found)
+    for run in read_runs(_unpacked(preset, folder, quick)):
+        if run.finished:
+            about = Progress(0, 1, math.nan, ms_per_step=time_again(run.folder), message="timed")
+            progress(f"{preset} {run.folder.name}", about)
 
 
 def _unpacked(preset: str, folder: str | Path, quick: bool) -> Path:

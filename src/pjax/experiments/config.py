@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-import typing
+import types
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +16,7 @@ from pjax import nn
 from pjax.checks import check_multiple, check_name
 from pjax.errors import InputError
 from pjax.experiments import data, learners, loggers, methods, models, own_data, own_model
-from pjax.experiments.results import Run, architecture, plain, read_object
+from pjax.experiments.results import Run, architecture, of_kind, plain, read_object
 from pjax.optim import Solver
 
 MODELS = ("mlp", "cnn", "rnn")
@@ -122,8 +122,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if getattr(self, field.name) is not field.default:
-                self._check_type(field.name, field.type)
+            if (value := getattr(self, field.name)) is not field.default:
+                kind = field.type.__args__[0] if isinstance(field.type, types.UnionType) else field.type
+                object.__setattr__(self, field.name, of_kind(field.name, value, kind))
         given = {f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) != f.default}
         object.__setattr__(self, "_given", given)
         base, options = methods.split(self.method)
@@ -253,19 +254,6 @@ class Config:
         """
         return min((step // self.check_every + 1) * self.check_every, self.max_steps)
 
-    def _check_type(self, name: str, annotation: Any) -> None:
-        if isinstance(value := getattr(self, name), list):
-            object.__setattr__(self, name, value := tuple(value))
-        several = annotation == tuple[int, ...]
-        kinds = (int,) if several else typing.get_args(annotation) or (annotation,)
-        kinds += (int,) if float in kinds else ()
-        good = isinstance(value, tuple) == several
-        for one in value if several and good else [value]:
-            good &= isinstance(one, kinds) and (bool in kinds or not isinstance(one, bool))
-        if not good:
-            wanted = getattr(annotation, "__name__", str(annotation))
-            raise InputError(f"{name} must be of type {wanted}, got {value!r}")
-
     def own_data_options(self) -> dict[str, Any]:
         """What `own_data.load` is given beside the data."""
         found: dict[str, Any] = {name: getattr(self, name) for name in _OWN}
@@ -346,20 +334,20 @@ def read(path: Path, values: Mapping[str, Any] | None = None) -> Config:
     return Config.from_json({k: v for k, v in found.items() if k not in ("device", "versions")}, str(path))
 
 
-def parse_widths(text: str) -> tuple[tuple[int, ...], bool, int]:
+def parse_widths(text: str) -> dict[str, Any]:
     """Widths, skip and levels from how an architecture is written.
 
     >>> parse_widths("4x128+skip")
-    ((128, 128, 128, 128), True, 0)
+    {'widths': (128, 128, 128, 128), 'skip': True, 'levels': 0}
     >>> parse_widths("64-32+q4")
-    ((64, 32), False, 4)
+    {'widths': (64, 32), 'skip': False, 'levels': 4}
     """
     match = re.fullmatch(r"((\d+)x(\d+)|\d+(?:-\d+)*)(\+skip)?(?:\+q(\d+))?", text.strip().lower())
     if match:
         name, layers, width, skip, levels = match.groups()
         widths = (int(width),) * int(layers) if layers else tuple(map(int, name.split("-")))
         if widths and min(widths) >= 1:
-            return widths, bool(skip), int(levels or 0)
+            return {"widths": widths, "skip": bool(skip), "levels": int(levels or 0)}
     raise InputError(
         f"an architecture is written as 4x128, 4x128+skip, 64-32, or 4x128+q16 with 16 levels; got {text!r}"
     )
@@ -382,40 +370,33 @@ def example(config: Config) -> tuple[Callable[[Any], Any], dict[str, Any], Solve
     method = config.made_method()
     if not isinstance(method, learners.Projections):
         raise InputError(f"only projection methods have a graph of constraints, got {config.method}")
-    model, x, y = _network(config)
-    return method.loss(model, x, y), jax.eval_shape(model.init, jax.random.key(0)), method.optimiser
+    model, params, x, y = _network(config)
+    return method.loss(model, x, y), params, method.optimiser
 
 
-def message(config: Config) -> int:
-    """Bytes that a device gives to one exchange: four for each parameter.
-
-    >>> message(Config(data="digits", widths=(16,), method="adam")) == 4 * (64 * 16 + 16 + 16 * 10)
-    True
-    """
-    model, _, _ = _network(config)
-    return 4 * sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
-
-
-def exchanges(config: Config) -> Fraction:
+def exchanges(config: Config) -> tuple[Fraction, int]:
     """How often groups exchange their parameters, or what is to be done to them, on one batch.
 
-    >>> exchanges(Config(method="ap:steps=10:groups=8:sync_every=5")), exchanges(Config(method="adam"))
-    (Fraction(2, 1), Fraction(1, 1))
-    >>> exchanges(Config(method="adam:groups=8:sync_every=100"))
+    And the bytes that a device gives to one exchange: four for each parameter.
+
+    >>> exchanges(Config(method="ap:steps=10:groups=8:sync_every=5", widths=(16,)))
+    (Fraction(2, 1), 4800)
+    >>> exchanges(Config(method="adam:groups=8:sync_every=100"))[0]
     Fraction(1, 100)
     """
-    return Fraction(config.steps_per_batch, methods.split(config.method)[1].get("sync_every", 1))
+    often = Fraction(config.steps_per_batch, methods.split(config.method)[1].get("sync_every", 1))
+    return often, 4 * sum(leaf.size for leaf in jax.tree.leaves(_network(config)[1]))
 
 
 def sent(run: Run) -> tuple[Fraction, float]:
     """Exchanges of a run on one batch, and bytes that each device sends; every group has one of its own."""
     config = read(run.folder / "config.json", run.config)
-    groups, often = methods.split(config.method)[1].get("groups", 1), exchanges(config)
-    return often, 2 * (groups - 1) / groups * message(config) * float(often)
+    groups, (often, message) = methods.split(config.method)[1].get("groups", 1), exchanges(config)
+    return often, 2 * (groups - 1) / groups * message * float(often)
 
 
-def _network(config: Config) -> tuple[nn.Module, jax.Array, jax.Array]:
-    """The network of a method that projects or backpropagates, and a batch of zeros."""
+def _network(config: Config) -> tuple[nn.Module, dict[str, Any], jax.Array, jax.Array]:
+    """The network of a method that projects or backpropagates, shapes of its parameters, and a batch."""
     if own_data.is_own(config.data) or own_model.is_own(config.model):
         raise InputError(
             "this is for data and models that have a name; for your own: pjax.draw, pjax.summary"
@@ -423,4 +404,5 @@ def _network(config: Config) -> tuple[nn.Module, jax.Array, jax.Array]:
     x, y, classes = data.made_up(config.data, config.batch_size, config.sequence_length or 1)
     shape = (math.prod(x.shape[1:]),) if config.model == "mlp" else x.shape[1:]
     model = models.make(config.model, shape, config.widths, classes, skip=config.skip, levels=config.levels)
-    return model, jnp.asarray(x.reshape(len(x), *shape)), jnp.asarray(y)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    return model, params, jnp.asarray(x.reshape(len(x), *shape)), jnp.asarray(y)

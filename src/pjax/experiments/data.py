@@ -369,36 +369,32 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Iterator[Any]:
     [0, 3, 6, 9]
     """
     check_whole("ahead", ahead, 1)
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(ahead)
-    ended = threading.Event()
+    ready: queue.Queue[Any] = queue.Queue(ahead)
+    failed: list[BaseException] = []
+    last, ended = object(), threading.Event()
 
-    def hand_over(more: bool, value: Any) -> None:
+    def hand_over(value: Any) -> None:
         while not ended.is_set():
             with contextlib.suppress(queue.Full):
-                ready.put((more, value), timeout=0.1)
-                return
+                return ready.put(value, timeout=0.1)
 
     def work() -> None:
         try:
             for batch in batches:
-                hand_over(True, jax.device_put(batch))
+                hand_over(jax.device_put(batch))
                 if ended.is_set():
                     return
         except BaseException as error:
-            hand_over(False, error)
-        hand_over(False, None)
+            failed.append(error)
+        hand_over(last)
 
     # Not of an executor, for which Python would wait at its end, if need be for ever.
     threading.Thread(target=work, daemon=True).start()
     try:
-        while True:
-            more, value = ready.get()
-            if more:
-                yield value
-            elif value is None:
-                return
-            else:
-                raise value
+        while (value := ready.get()) is not last:
+            yield value
+        for error in failed:
+            raise error
     finally:
         ended.set()
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pjax.errors import PjaxError
 
@@ -42,8 +42,6 @@ def words(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or text}. What was written before is kept"
-    if os.strerror(errno.ENOSPC) in text:  # of those who write checkpoints for us
-        return f"{os.strerror(errno.ENOSPC)}. What was written before is kept"
     if isinstance(error, MemoryError) or _EXHAUSTED in text or _NO_MEMORY in text:
         what = text[max(text.find(_NO_MEMORY), 0) :].rstrip(".") or "an array could not be made"
         return f"there is not enough memory ({what}): take smaller --widths, or a smaller --batch-size"
@@ -88,12 +86,6 @@ def listen() -> None:
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, lambda *_: None)  # one of Python's own, so that it writes into the pipe
     threading.Thread(target=_hear, args=(ear,), daemon=True).start()
-
-
-def pass_on(to: Callable[[], Any]) -> None:
-    """From now on an interrupt does not end this process, but calls a function."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, lambda *_: to())
 
 
 def leave(code: int, message: str = "") -> NoReturn:

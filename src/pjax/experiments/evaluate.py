@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from pjax.errors import InputError
+from pjax.experiments.data import Dataset
 from pjax.experiments.loop import EVALUATED, Loop, explained
-from pjax.experiments.own_data import Form, is_own, read_more
-from pjax.experiments.train import best, check_same_data
+from pjax.experiments.own_data import Form, read_more
+from pjax.experiments.train import best, saved_form
 from pjax.tools.files import write_atomically
 
 
@@ -33,16 +34,13 @@ def evaluate(
     Returns:
         The accuracies, by the name of the part, or of the file.
     """
-    loop, params = best(Path(folder), seed, model)
+    loop, params = best(Path(folder), seed, model, rows=data is None)
     if data is None:
-        if is_own(loop.config.data):
-            loop = Loop(loop.config, model=model)  # with its rows
-            check_same_data(Path(folder), loop.dataset)
         names, own = {"train": "train", "validation": "val", "test": "test"}, loop.dataset
         parts = {name: (getattr(own, f"x_{key}"), getattr(own, f"y_{key}")) for name, key in names.items()}
     else:
         name = Path(data).name if isinstance(data, str | Path) else "data"
-        parts = {name: read_more(_form(loop), data, targets=True)}
+        parts = {name: read_more(_form(loop.dataset), data, targets=True)}
     found = {}
     for name, (x, y) in parts.items():
         outputs = _outputs(loop, params, x)
@@ -73,48 +71,38 @@ def predict(
         Where numbers are to be predicted, these, of shape (inputs, numbers).
     """
     loop, params = best(Path(folder), seed, model)
-    x, _ = read_more(_form(loop), data, targets=False)
+    x, _ = read_more(_form(loop.dataset), data, targets=False)
     outputs = _outputs(loop, params, x)
     return outputs if loop.dataset.classes else loop.dataset.form.numbers(outputs)
 
 
-def write_predictions(outputs: np.ndarray, path: str | Path, form: Form | None = None) -> Path:
-    """Write predictions, as `predict` gives them, to a file.
+def write_predictions(folder: str | Path, data: Any, path: str | Path, *, seed: int | None = None) -> Path:
+    """Write what `predict` gives to a file.
 
     As ``.npy`` the classes, or numbers; as ``.csv`` a row for each input, with class and scores, or numbers.
-
-    Args:
-        outputs: the predictions.
-        path: of the file.
-        form: of data of your own, see `train.saved_form`.
     """
     path = Path(path)
-    check_out(path)
-    buffer = io.BytesIO()
-    if form is not None and form.task == "regression":
-        name = form.target or "predicted"
-        names = [name] if outputs.shape[1] == 1 else [f"{name}_{i}" for i in range(outputs.shape[1])]
-        predicted, rows = outputs, [list(map(str, row)) for row in outputs]
-    else:
-        labels = form.labels if form else ()
-        predicted = np.array(labels)[outputs.argmax(-1)] if labels else outputs.argmax(-1)
-        names = ["class", *(f"score_{label}" for label in labels or range(outputs.shape[-1]))]
-        rows = [[str(one), *map(str, row)] for one, row in zip(predicted, outputs, strict=True)]
-    if path.suffix == ".npy":
-        np.save(buffer, predicted, allow_pickle=False)
-    else:
-        if outputs.ndim != 2:
-            raise InputError(f"{path}: predictions of texts have no table; write them as .npy")
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([names, *rows])
-        buffer.write(text.getvalue().encode())
-    return write_atomically(path, buffer.getvalue())
-
-
-def check_out(path: Path) -> None:
-    """Refuse a file of predictions that has no known form."""
     if path.suffix not in (".npy", ".csv"):
         raise InputError(f"predictions are written as .npy or .csv, got {str(path)!r}")
+    outputs, form = predict(folder, data, seed=seed), saved_form(Path(folder)) or Form()
+    if form.task == "regression":
+        name, columns = form.target or "predicted", outputs.shape[1]
+        names = [name] if columns == 1 else [f"{name}_{i}" for i in range(columns)]
+        predicted, rows = outputs, outputs.tolist()
+    else:
+        predicted = outputs.argmax(-1)
+        predicted = np.array(form.labels)[predicted] if form.labels else predicted
+        names = ["class", *(f"score_{label}" for label in form.labels or range(outputs.shape[-1]))]
+        rows = [[one, *row] for one, row in zip(predicted, outputs, strict=True)]
+    if path.suffix == ".npy":
+        buffer = io.BytesIO()
+        np.save(buffer, predicted, allow_pickle=False)
+        return write_atomically(path, buffer.getvalue())
+    if outputs.ndim != 2:
+        raise InputError(f"{path}: predictions of texts have no table; write them as .npy")
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([names, *rows])
+    return write_atomically(path, table.getvalue().encode())
 
 
 def _outputs(loop: Loop, params: Any, x: np.ndarray) -> np.ndarray:
@@ -124,11 +112,7 @@ def _outputs(loop: Loop, params: Any, x: np.ndarray) -> np.ndarray:
     )
 
 
-def _form(loop: Loop) -> Form:
+def _form(dataset: Dataset) -> Form:
     """How more data are read: as those of the run are stored."""
-    own, text = loop.dataset, loop.dataset.kind == "text"
-    if own.form is not None:
-        found: Form = own.form
-        return found
-    dtype, codes = ("int32", own.classes) if text else ("float32", 0)
-    return Form(shape=own.input_shape, outputs=own.classes, dtype=dtype, codes=codes)
+    codes: dict[str, Any] = {"dtype": "int32", "codes": dataset.classes} if dataset.kind == "text" else {}
+    return dataset.form or Form(shape=dataset.input_shape, outputs=dataset.classes, **codes)

@@ -48,10 +48,10 @@ class Loop:
         *,
         together: bool | None = None,
         devices: Devices | None = None,
-        dataset: data.Dataset | None = None,
+        dataset: Any = None,
         model: Any = None,
     ) -> None:
-        self.dataset = _load(config) if dataset is None else dataset
+        self.dataset = _load(config, dataset)
         self.config = config = _settled(config, self.dataset)
         self.devices = devices or Devices()
         check_multiple("batch_size", config.batch_size, self.devices.count, "devices")
@@ -77,14 +77,13 @@ class Loop:
         usual = not (cpu or convolves) and len(config.seeds) > 1
         self.together = usual if together is None else together
         # XLA on CPU is slow at convolutions inside a loop, so backpropagation gets one call per batch there.
-        self.scanned = not (cpu and convolves and self.method.steps_per_batch == 1)
-        first = config.next_check(0)
-        batches = first // self.method.steps_per_batch
-        self.batches_per_call = divisor(batches, PIECES if first >= FEW else 1) if self.scanned else 1
+        scanned = not (cpu and convolves and self.method.steps_per_batch == 1)
+        pieces = PIECES if config.next_check(0) >= FEW else 1
+        self.batches_per_call = divisor(self.batches_until_check(0), pieces) if scanned else 1
         self._programs: dict[tuple[bool, int], Any] = {}
         self._stream: tuple[int, Any] | None = None
         self._kept: dict[str, list[Any]] = {}
-        self.shapes, self._one = self._shapes((len(config.seeds),)), self._shapes(())
+        self.shapes, self._one = self._shapes(started, (len(config.seeds),)), self._shapes(started, ())
         """Shapes and types of the state of all seeds, and of that of one, and where their arrays lie."""
         self._train_data = self.devices.placed(
             (self.dataset.x_train, self.dataset.y_train), self.devices.everywhere
@@ -135,11 +134,8 @@ class Loop:
         replaced = jax.jit(jax.vmap(self.method.with_params), out_shardings=_where(self.shapes["method"]))
         return {**state, "method": replaced(state["method"], stacked)}
 
-    def _shapes(self, seeds: tuple[int, ...]) -> State:
-        shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((*seeds, *leaf.shape), leaf.dtype),
-            jax.eval_shape(self._start, np.uint32(0)),
-        )
+    def _shapes(self, one: State, seeds: tuple[int, ...]) -> State:
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*seeds, *leaf.shape), leaf.dtype), one)
         inner = {
             name: jax.tree.map(lambda _: self.devices.over(len(seeds)), tree)
             if name in self.method.divided
@@ -157,13 +153,13 @@ class Loop:
 
     def advance(
         self, state: State, batch: int, active: list[int], on_call: Callable[[float, float], None]
-    ) -> tuple[State, dict[int, float], float]:
+    ) -> tuple[State, np.ndarray, float]:
         """Train until the next check.
 
         Seeds that are active, by place, have seen so many batches; others may be trained too. After each call
         ``on_call`` is told how many steps were made, on average over seeds, and their mean loss. Gives the
-        new state, the mean loss of each active seed, and the seconds it took to train one of them; where all
-        were trained together, the seconds are NaN.
+        new state, the mean loss of each seed, NaN for those that are not active, and the seconds it took to
+        train one of them; where all were trained together, the seconds are NaN.
         """
         losses: dict[int, list[Any]] = {i: [] for i in active}
         seconds = [0.0] * len(active)
@@ -178,7 +174,7 @@ class Loop:
                     losses[i] += [value] * call[1].shape[1]
                 on_call(self._steps(call) * len(here) / len(active), float(np.mean(list(here.values()))))
             state = part if self.together else self._replaced(state, part, seeds[0])
-        means = {i: float(np.mean(values)) for i, values in losses.items()}
+        means = np.array([np.mean(losses.get(i, math.nan)) for i in everyone])
         return state, means, math.nan if self.together else float(np.mean(seconds))
 
     def milliseconds(self, state: State, repeats: int = 5) -> float:
@@ -352,13 +348,17 @@ def explained(errors: Any, y: np.ndarray) -> np.ndarray:
     return np.maximum(np.nan_to_num(100 * (1 - errors / max(about, 1e-30)), nan=-worst), -worst)
 
 
-def _load(config: Config) -> data.Dataset:
-    """The data of a run, by name or from a file."""
-    if config.data == own_data.GIVEN:
+def _load(config: Config, given: Any) -> data.Dataset:
+    """The data of a run, by name, from a file, or given from Python."""
+    if isinstance(given, data.Dataset):
+        if given.form is None:
+            raise InputError(f'{given.name} is a data set with a name: say Config(data="{given.name}", …)')
+        return given
+    if given is None and config.data == own_data.GIVEN:
         raise InputError("the run's data were given from Python: give them again, as data=…")
-    if not own_data.is_own(config.data):
+    if given is None and not own_data.is_own(config.data):
         return data.load(config.data, sequence_length=config.sequence_length or 1)
-    return own_data.load(config.data, **config.own_data_options())
+    return own_data.load(config.data if given is None else given, **config.own_data_options())
 
 
 def _settled(config: Config, dataset: data.Dataset) -> Config:

@@ -77,14 +77,6 @@ class Form:
     codes: int = 0
     """Of texts: how many characters there are."""
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any], where: object) -> "Form":
-        """From what JSON knows of one."""
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise DataError(f"{where}: not what a run writes of its data ({error})") from None
-
     def empty(self, name: str) -> Dataset:
         """A data set of this form without rows."""
         x = np.zeros((0, *self.shape), self.dtype)

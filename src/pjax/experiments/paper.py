@@ -11,6 +11,7 @@ import functools
 import importlib.resources
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pjax.experiments import methods
 from pjax.experiments.config import parse_widths
@@ -62,12 +63,7 @@ def rows() -> tuple[Row, ...]:
 
 @functools.cache
 def lookup(data: str, model: str, architecture: str, method: str) -> Row | None:
-    """The paper's row for a run, or None where it has none.
-
-    Args:
-        data, model, architecture: as in ``("mnist", "mlp", "4x128+skip")``.
-        method: as in ``"ff-adam"``. A method with the paper's proximal operator (``"dr-fp"``) has the same
-            row as with the exact one.
+    """The paper's row, if it has one; its proximal operator (``"dr-fp"``) has that of the exact one.
 
     >>> lookup("mnist", "mlp", "1x128", "dr").test
     Spread(mean=95.8, std=0.6)
@@ -99,11 +95,8 @@ def missing(runs: Sequence[Run]) -> list[Run]:
     there, absent = {of(run) for run in runs}, []
     for row in rows() if found(runs) else ():
         if (row.data, row.model) == (runs[0].data, runs[0].model) and row not in there:
-            widths, skip, levels = parse_widths(row.architecture)
-            empty = dataclasses.replace(runs[0], seeds=(), checks=(), results=())
-            absent.append(
-                dataclasses.replace(empty, method=row.method, widths=widths, skip=skip, levels=levels)
-            )
+            empty: Any = {"method": row.method, "seeds": (), "checks": (), "results": ()}
+            absent.append(dataclasses.replace(runs[0], **empty, **parse_widths(row.architecture)))
     return absent
 
 
@@ -111,9 +104,3 @@ def difference(run: Run) -> float:
     """Test accuracy minus the paper's, in points, as exact as the paper prints it, or NaN."""
     row = of(run)
     return round(run.test.mean - row.test.mean, 1) if row else math.nan
-
-
-def best_projection(run: Run) -> float:
-    """The test accuracy of the best of the paper's projection methods on a run's network, or NaN."""
-    printed = [lookup(run.data, run.model, run.architecture, name) for name in PROJECTIONS]
-    return max((row.test.mean for row in printed if row is not None), default=math.nan)

@@ -181,25 +181,24 @@ def accuracy_over_bytes(runs: Sequence[Run]) -> Any:
     """
     runs = _started(runs)
     figure, found = _by_network(runs, "accuracy over bytes sent", width=11.0, height=7.4)
-    lines, rates = {}, {}
+    lines = {}
     for run in runs:
-        rates[run.folder], sent = bytes_sent(run)
+        rate, sent = bytes_sent(run)
         steps, mean, _ = curve(run)
-        lines[run.folder] = steps / run.steps_per_batch * sent / 1e6, mean
+        base = run.method.partition(":")[0]
+        lines[run.folder] = rate, base, steps / run.steps_per_batch * sent / 1e6, mean
+    everywhere = np.concatenate([mean for *_, mean in lines.values()])
     for axis, shown in found:
-        all_means = np.concatenate([mean for _, mean in lines.values()])
-        plotting.accuracy_scale(axis, all_means, "test accuracy (%)" if axis is figure.axes[0] else "")
+        plotting.accuracy_scale(axis, everywhere, "test accuracy (%)" if axis is figure.axes[0] else "")
         axis.set_xscale("log")
-        own = [lines[run.folder][0] for run in shown]
-        axis.set_xlim(min(where[0] for where in own) / 1.3, max(where[-1] for where in own) * 1.3)
+        own = sorted((lines[run.folder] for run in shown), key=lambda line: line[0])
+        axis.set_xlim(min(line[2][0] for line in own) / 1.3, max(line[2][-1] for line in own) * 1.3)
         plotting.decades(axis.xaxis, *axis.get_xlim())
         axis.set_xlabel("MB sent by each device")
         best: dict[str, float] = {}
-        for run in sorted(shown, key=lambda run: rates[run.folder]):
-            base, rate = run.method.partition(":")[0], rates[run.folder]
-            where, mean = lines[run.folder]
+        for rate, base, where, mean in own:
             best[base] = max(best.get(base, 0.0), float(mean[-1]))
-            same = sorted({rates[r.folder] for r in shown if r.method.partition(":")[0] == base})
+            same = sorted({line[0] for line in own if line[1] == base})
             forwards, colour = base in methods.SOLVERS, look(base).colour
             strength = 0.3 + 0.7 * (same.index(rate) + 1) / len(same)
             how = {"color": colour, "alpha": strength, "zorder": 3 + forwards}

@@ -117,12 +117,13 @@ def watch(command: list[str], resume: str) -> int:
         )
     assert child.stderr is not None
 
-    def interrupt() -> None:
+    def interrupt(*_: object) -> None:
         if sys.platform != "win32":  # where a console tells all of its processes
             child.send_signal(signal.SIGINT)
 
     # The child has something to say. From a terminal it hears of it twice, which is once.
-    endings.pass_on(interrupt)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, interrupt)
     said: list[str] = []
     for line in child.stderr:
         if said or _FATAL in line:

@@ -19,7 +19,7 @@ import json
 import math
 import os
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -72,33 +72,32 @@ class SeedResult:
     """``"patience"`` where it stopped early, ``"limit"`` where the steps were used up, ``"diverged"``, or
     ``"callback"`` where one of these has ended it."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Its line in ``results.jsonl``."""
-        return {name: None if value != value else value for name, value in dataclasses.asdict(self).items()}
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One line of ``metrics.jsonl``. A value is NaN for a seed that has stopped, or a run without times."""
+
+    step: int
+    seconds: float
+    loss: tuple[float, ...]
+    validation: tuple[float, ...]
+    test: tuple[float, ...]
 
 
-def summarise(
-    seed: int,
-    *,
-    steps: Sequence[int],
-    seconds: Sequence[float],
-    validation: Sequence[float],
-    test: Sequence[float],
-    train: float,
-    stopped: str,
-) -> SeedResult:
-    """The metrics of one seed from one value per check, up to and including the check it stopped at."""
-    best, reached = int(np.argmax(validation)), check_at_fraction(validation)
+def summarise(seed: int, place: int, checks: Sequence[Check], train: float, stopped: str) -> SeedResult:
+    """The metrics of one seed, with its place among others, from all checks until it stopped."""
+    validation = [check.validation[place] for check in checks]
+    best, reached = checks[int(np.argmax(validation))], checks[check_at_fraction(validation)]
     return SeedResult(
-        seed=int(seed),
-        test=float(test[best]),
-        train=float(train),
-        steps=int(steps[reached]),
-        seconds=float(seconds[reached]),
-        ms_per_step=1000 * float(seconds[-1]) / int(steps[-1]),
-        best_validation=float(validation[best]),
-        best_step=int(steps[best]),
-        last_step=int(steps[-1]),
+        seed=seed,
+        test=best.test[place],
+        train=train,
+        steps=reached.step,
+        seconds=reached.seconds,
+        ms_per_step=1000 * checks[-1].seconds / checks[-1].step,
+        best_validation=best.validation[place],
+        best_step=best.step,
+        last_step=checks[-1].step,
         stopped=stopped,
     )
 
@@ -149,17 +148,6 @@ def plain(name: str) -> str:
         module, _, attribute = name.partition(":")
         return f"{Path(module.removesuffix('.py')).name.rpartition('.')[2]}.{attribute}"
     return Path(name).stem
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One line of ``metrics.jsonl``. A value is NaN for a seed that has stopped, or a run without times."""
-
-    step: int
-    seconds: float
-    loss: tuple[float, ...]
-    validation: tuple[float, ...]
-    test: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,10 +277,10 @@ def _run(folder: Path, where: str, found: Mapping[str, Any]) -> Run:
     for name, kind in _LISTS.items():
         if not isinstance(lines := found.get(name), list):
             raise InputError(f"{where}: {name!r} must be a list, got {lines!r}")
-        lists[name] = tuple(_parsed(kind, f"{where}, {name} {i}", line) for i, line in enumerate(lines, 1))
+        lists[name] = tuple(parsed(kind, f"{where}, {name} {i}", line) for i, line in enumerate(lines, 1))
     config, (checks, results) = found.get("config"), lists.values()
     known = {"folder": folder, "config": config, "checks": checks, "results": results}
-    run = _parsed(Run, f"{where}, config", config, **known)
+    run = parsed(Run, f"{where}, config", config, **known)
     for i, check in enumerate(checks, 1):
         for name in ("loss", "validation", "test"):
             if len(values := getattr(check, name)) != len(run.seeds):
@@ -301,32 +289,32 @@ def _run(folder: Path, where: str, found: Mapping[str, Any]) -> Run:
     return run
 
 
-def _parsed(kind: Any, where: str, line: Any, **known: Any) -> Any:
+def parsed(kind: Any, where: str, line: Any, **known: Any) -> Any:
     """An object of JSON as a dataclass whose fields are known, or are in it and of their types."""
     if not isinstance(line, dict):
         raise InputError(f"{where}: expected a JSON object, got {line!r}")
     for field in dataclasses.fields(kind):
         name = field.name
         if name in line and name not in known:
-            known[name] = _value(f"{where}: {name!r}", line[name], field.type)
+            known[name] = of_kind(f"{where}: {name!r}", line[name], field.type)
         elif name not in known and field.default is dataclasses.MISSING:
             raise InputError(f"{where}: {name!r} is missing; it has {', '.join(sorted(line))}")
     return kind(**known)
 
 
-_WORDS = {int: "whole number", float: "number", list: "list"}
+_WORDS = {int: "whole number", float: "number", tuple: "list"}
 
 
-def _value(where: str, value: Any, kind: Any) -> Any:
-    """A value that must be of a kind; NaN is written as null."""
+def of_kind(where: str, value: Any, kind: Any) -> Any:
+    """A value that must be of a kind, or several; NaN is written as null."""
     items = typing.get_args(kind)
-    expected = list if items else kind
+    expected = tuple if items else kind
     if value is None and kind is float:
         return math.nan
-    right = isinstance(value, int | float if kind is float else expected)
+    right = isinstance(value, {float: int | float, tuple: list | tuple}.get(expected, expected))
     if not right or (isinstance(value, bool) and kind is not bool):
         raise InputError(f"{where} must be a {_WORDS.get(expected, expected.__name__)}, got {value!r}")
-    return tuple(_value(where, item, items[0]) for item in value) if items else kind(value)
+    return tuple(of_kind(where, item, items[0]) for item in value) if items else kind(value)
 
 
 # --- Files ---
@@ -363,7 +351,18 @@ def read_lines(path: str | Path) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def write_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> Path:
+def as_json(line: SeedResult | Check) -> dict[str, Any]:
+    """A line of a file as JSON knows it: null for NaN."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(one) for one in value]
+        return None if value != value else value
+
+    return {name: plain(value) for name, value in vars(line).items()}
+
+
+def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> Path:
     """Write a JSON-lines file."""
     return write_atomically(path, "".join(json.dumps(value) + "\n" for value in values).encode())
 

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, own_data, results
+from pjax.errors import DataError, InputError
+from pjax.experiments import checkpoint, endings, results
 from pjax.experiments import config as configuration
 from pjax.experiments import loggers as logging
 from pjax.experiments.config import Config
@@ -28,7 +28,7 @@ from pjax.experiments.devices import Devices
 from pjax.experiments.loggers import Logger
 from pjax.experiments.loop import Loop
 from pjax.experiments.own_data import GIVEN, Form
-from pjax.experiments.results import Run, SeedResult, read_run
+from pjax.experiments.results import Check, Run, as_json, read_run
 from pjax.tools.files import Lock
 
 
@@ -115,9 +115,11 @@ def train(
     ([100, 200], True)
     """
     devices = devices or Devices()
-    config, dataset = _with_given(config, folder if resume else None, data, model)
-    given = {"max_steps": max_steps, "patience": patience}
-    limits = {name: value for name, value in given.items() if value is not None}
+    given = {name: GIVEN for name, value in (("data", data), ("model", model)) if value is not None}
+    if given and (config is not None or not resume):
+        config = (config or Config()).on(**given)
+    changes = {"max_steps": max_steps, "patience": patience}
+    limits = {name: value for name, value in changes.items() if value is not None}
     if limits and not resume:
         raise InputError(f"{', '.join(limits)}: for a run that is resumed; else they are settings of it")
     with contextlib.ExitStack() as held:
@@ -134,7 +136,7 @@ def train(
         if not plan["finished"]:
             show = progress or (lambda _: None)
             show(Progress(0.0, decided.max_steps, math.nan, folder=where, message="loading data"))
-            loop = Loop(decided, together=together, devices=devices, dataset=dataset, model=model)
+            loop = Loop(decided, together=together, devices=devices, dataset=data, model=model)
             check_same_data(where, loop.dataset)
             trainer = _Trainer(loop, where, show, callbacks, timed)
             trainer.restore(Path(plan["checkpoint"])) if plan["checkpoint"] else trainer.begin()
@@ -144,22 +146,6 @@ def train(
             if not keep_checkpoint:
                 checkpoint.remove(where)
         return read_run(where)
-
-
-def _with_given(
-    config: Config | None, resumed: str | Path | None, data: Any, model: Any
-) -> tuple[Config | None, Dataset | None]:
-    """The configuration of a run whose data, or model, are given, and its data."""
-    changes = {name: GIVEN for name, value in (("data", data), ("model", model)) if value is not None}
-    if changes and (config is not None or resumed is None):
-        config = (config or Config()).on(**changes)
-    if isinstance(data, Dataset) and data.form is None:
-        raise InputError(f'{data.name} is a data set with a name: say Config(data="{data.name}", …)')
-    if data is None or isinstance(data, Dataset):
-        return config, data
-    saved = configuration.read(Path(resumed) / "config.json") if config is None and resumed else config
-    assert saved is not None
-    return config, own_data.load(data, **saved.own_data_options())
 
 
 def time_again(folder: str | Path) -> float:
@@ -175,13 +161,16 @@ def time_again(folder: str | Path) -> float:
     with _alone(folder):
         loop = Loop(config)
         milliseconds = loop.milliseconds(loop.start())
-        for name, key in (("metrics", "step"), ("results", "steps")):
-            lines = list(results.read_lines(folder / f"{name}.jsonl"))
-            for line in lines:
-                line["seconds"] = round(line[key] * milliseconds / 1000, _DIGITS)
-                if "ms_per_step" in line:
-                    line["ms_per_step"] = milliseconds
-            results.write_lines(folder / f"{name}.jsonl", lines)
+        run = read_run(folder)
+
+        def timed(line: Any, steps: int, **more: float) -> dict[str, Any]:
+            seconds = round(steps * milliseconds / 1000, _DIGITS)
+            return as_json(dataclasses.replace(line, seconds=seconds, **more))
+
+        checks = [timed(check, check.step) for check in run.checks]
+        results.write_lines(folder / "metrics.jsonl", checks)
+        ended = [timed(result, result.steps, ms_per_step=milliseconds) for result in run.results]
+        results.write_lines(folder / "results.jsonl", ended)
     return milliseconds
 
 
@@ -199,10 +188,11 @@ def load_params(folder: str | Path, seed: int | None = None, *, model: Any = Non
     return best(Path(folder), seed, model)[1]
 
 
-def best(folder: Path, seed: int | None, model: Any) -> tuple[Loop, Any]:
-    """The network of a run, if its data are your own without their rows, and what `load_params` gives."""
+def best(folder: Path, seed: int | None, model: Any, *, rows: bool = False) -> tuple[Loop, Any]:
+    """The network of a run, and what `load_params` gives; own data have rows only if these are wanted."""
     config, form = configuration.read(folder / "config.json"), saved_form(folder)
-    loop = Loop(config, dataset=None if form is None else form.empty(config.data), model=model)
+    loop = Loop(config, dataset=None if form is None or rows else form.empty(config.data), model=model)
+    check_same_data(folder, loop.dataset)
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
         raise InputError(f"{folder} has the seeds {', '.join(map(str, config.seeds))}; got {seed}")
@@ -216,7 +206,10 @@ def best(folder: Path, seed: int | None, model: Any) -> tuple[Loop, Any]:
 def saved_form(folder: Path) -> Form | None:
     """What a run knows of data of one's own."""
     file = folder / "data.json"
-    return Form.from_json(results.read_object(file), file) if file.exists() else None
+    try:
+        return Form(**results.read_object(file)) if file.exists() else None
+    except TypeError as error:
+        raise DataError(f"{file}: not what a run writes of its data ({error})") from None
 
 
 def check_same_data(folder: Path, dataset: Dataset) -> None:
@@ -329,7 +322,7 @@ class _Trainer:
     progress: Callable[[Progress], None]
     callbacks: Sequence[Callable[[Progress], None]]
     timed: bool
-    checks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    checks: list[Check] = dataclasses.field(default_factory=list)
     loggers: list[Logger] = dataclasses.field(default_factory=list)
     ms_per_step: float = math.nan
     ended: bool = False
@@ -349,7 +342,7 @@ class _Trainer:
             logger = logging.make(name, self.folder, self.config.as_json())
             self.loggers.append(until.enter_context(logger))
             for check in self.checks:  # a run that was killed may have lost some
-                logger(*_metrics(check))
+                logger(check.step, _means(check) | {"seconds": check.seconds})
         self.loggers += given if self.devices.first else ()
 
     # --- Beginning, saving, resuming ---
@@ -374,7 +367,7 @@ class _Trainer:
         if (form := self.loop.dataset.form) is not None:
             results.write_object(self.folder / "data.json", dataclasses.asdict(form))
         results.write_object(self.folder / "config.json", self.config.as_json() | about)
-        results.write_lines(self.folder / "metrics.jsonl", self.checks)
+        results.write_lines(self.folder / "metrics.jsonl", [])
 
     def restore(self, path: Path) -> None:
         def load() -> tuple[Any, dict[str, Any]]:
@@ -386,11 +379,12 @@ class _Trainer:
 
         tree, note = self.devices.read(load, _expected(self.loop))
         self.state, self.best = tree["state"], tree["best"]
-        self.batch, self.checks, self.ms_per_step = note["batch"], note["checks"], note["ms_per_step"]
+        self.batch, self.ms_per_step = note["batch"], note["ms_per_step"]
+        self.checks = [results.parsed(Check, f"{path}: a check", check) for check in note["checks"]]
         if Config.from_json(note["config"]) != self.config:
             self._extend()
         # All checks that count: a run that was killed may have written one that will be made again.
-        results.write_lines(self.folder / "metrics.jsonl", self.checks)
+        results.write_lines(self.folder / "metrics.jsonl", map(as_json, self.checks))
 
     def _extend(self) -> None:
         """Go on with other limits. Stopped in between, the run is unfinished, and ends as it had."""
@@ -411,7 +405,7 @@ class _Trainer:
         note = {
             "config": self.config.as_json(),
             "batch": self.batch,
-            "checks": self.checks,
+            "checks": [as_json(check) for check in self.checks],
             "ms_per_step": self.ms_per_step,
         }
         checkpoint.save(checkpoint.path(self.folder, self.batch), tree, note)
@@ -426,8 +420,11 @@ class _Trainer:
         while not self.ended and (active := self._active()):
             self._until_check(active)
         train = self.loop.accuracy(self.best, "train")
-        found = [self._result(i, float(train[i])) for i in range(len(self.config.seeds))]
-        results.write_lines(self.folder / "results.jsonl", [result.as_json() for result in found])
+        found = []
+        for i, seed in enumerate(self.config.seeds):
+            stopped = self._stopped(i) or ("callback" if self.ended else "limit")
+            found.append(results.summarise(seed, i, self._checks_of(i), float(train[i]), stopped))
+        results.write_lines(self.folder / "results.jsonl", map(as_json, found))
 
     @property
     def _step(self) -> int:
@@ -439,23 +436,24 @@ class _Trainer:
             return []
         return [i for i in range(len(self.config.seeds)) if self._stopped(i) is None]
 
-    def _history(self, name: str, i: int) -> list[float]:
-        """One seed's values of all its checks."""
-        return [check[name][i] for check in self.checks if check["validation"][i] is not None]
+    def _checks_of(self, i: int) -> list[Check]:
+        """Those at which a seed had not stopped."""
+        return [check for check in self.checks if not math.isnan(check.validation[i])]
 
     def _stopped(self, i: int) -> str | None:
         """Why a seed has stopped, or None."""
-        if self.checks and None in self._history("loss", i):
+        checks = self._checks_of(i)
+        if any(math.isnan(check.loss[i]) for check in checks):
             return "diverged"
-        validation = self._history("validation", i)
+        validation = [check.validation[i] for check in checks]
         if self.config.patience and results.should_stop(validation, self.config.patience):
             return "patience"
-        if len(validation) < len(self.checks):  # before the others, with the patience of then
+        if len(checks) < len(self.checks):  # before the others, with the patience of then
             return "patience"
         return "limit" if self._step >= self.config.max_steps else None
 
     def _until_check(self, active: list[int]) -> None:
-        before = self.checks[-1]["seconds"] if self.checks else 0.0
+        before = self.checks[-1].seconds if self.checks else 0.0
         batches = self.loop.batches_until_check(self.batch)
         steps = batches * self.loop.method.steps_per_batch
         at = float(self._step)
@@ -470,51 +468,40 @@ class _Trainer:
             seconds = steps * self.ms_per_step / 1000
         else:
             self.ms_per_step = 1000 * seconds / steps
+        self.batch += batches
         params = self.loop.params(self.state)
-        # Rounded as they are written: a resumed run, which reads them, must decide the same.
-        accuracy = {name: self.loop.accuracy(params, split).round(_DIGITS) for name, split in _SPLITS.items()}
-        better = [
-            i
-            for i in active
-            if math.isfinite(losses[i])
-            and accuracy["validation"][i] > max(self._history("validation", i), default=-math.inf)
-        ]
+        values = {name: self.loop.accuracy(params, split) for name, split in _SPLITS.items()}
+        values["loss"] = losses
+
+        def kept(i: int, value: float) -> float:
+            """Rounded as it is written: a resumed run, which reads it, must decide the same."""
+            return round(float(value), _DIGITS) if i in active and math.isfinite(value) else math.nan
+
+        check = Check(
+            self._step,
+            round(before + seconds, _DIGITS) if self.timed else math.nan,
+            **{name: tuple(kept(i, value) for i, value in enumerate(v)) for name, v in values.items()},
+        )
+        best = {i: max((c.validation[i] for c in self._checks_of(i)), default=-math.inf) for i in active}
+        better = [i for i in active if check.validation[i] > best[i] and not math.isnan(check.loss[i])]
         if better:
             self.best = self.loop.chosen(better, params, self.best)
-        self.batch += batches
-        until = round(before + seconds, _DIGITS) if self.timed and before is not None else None
-        found = {"loss": losses} | {n: {i: float(v[i]) for i in active} for n, v in accuracy.items()}
-        per_seed = {name: _per_seed(values, self.config.seeds) for name, values in found.items()}
-        check: dict[str, Any] = {"step": self._step, "seconds": until, **per_seed}
         self.checks.append(check)
-        results.append_line(self.folder / "metrics.jsonl", check)
+        results.append_line(self.folder / "metrics.jsonl", as_json(check))
         self.save()
+        means = _means(check)
         for logger in self.loggers:
-            logger(*_metrics(check))
-        means = {name: float(np.mean(list(values.values()))) for name, values in found.items()}
+            logger(check.step, means | {"seconds": check.seconds})
 
         def first() -> Any:
             return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.loop.params(self.state))
 
-        told = self.tell(self._step, ms_per_step=self.ms_per_step, params=first, **means)
+        told = self.tell(check.step, ms_per_step=self.ms_per_step, params=first, **means)
         try:
             for callback in self.callbacks:
                 callback(told)
         except StopTraining:
             self.ended = True
-
-    def _result(self, i: int, train: float) -> SeedResult:
-        validation = self._history("validation", i)
-        length = len(validation)
-        return results.summarise(
-            self.config.seeds[i],
-            steps=[check["step"] for check in self.checks[:length]],
-            seconds=[_number(check["seconds"]) for check in self.checks[:length]],
-            validation=validation,
-            test=self._history("test", i),
-            train=train,
-            stopped=self._stopped(i) or ("callback" if self.ended else "limit"),
-        )
 
 
 _DIGITS = 6
@@ -528,20 +515,7 @@ def device(count: int = 1) -> str:
     return one if count == 1 else f"{count} × {one}"
 
 
-def _metrics(check: dict[str, Any]) -> tuple[int, dict[str, float]]:
-    """The step of a check, and its values, as means over the seeds that it has."""
-    means = {
-        name: float(np.mean([v for v in check[name] if v is not None] or [math.nan]))
-        for name in ("loss", *_SPLITS)
-    }
-    return check["step"], means | {"seconds": _number(check["seconds"])}
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _per_seed(values: dict[int, float], seeds: tuple[int, ...]) -> list[float | None]:
-    """One value for each seed; None where it was not trained, or the value is not finite."""
-    found = (values.get(i, math.nan) for i in range(len(seeds)))
-    return [round(v, _DIGITS) if math.isfinite(v) else None for v in found]
+def _means(check: Check) -> dict[str, float]:
+    """The values of a check, over the seeds that it has."""
+    values = {name: [v for v in getattr(check, name) if not math.isnan(v)] for name in ("loss", *_SPLITS)}
+    return {name: float(np.mean(found or [math.nan])) for name, found in values.items()}
