@@ -1,12 +1,11 @@
 """Rules: that they project onto the graphs of their functions, compared with a search."""
 
-import abc
 import dataclasses
 import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -96,15 +95,16 @@ def check_projection(
     limit = TOLERANCE.get(dtype, 1.0)
     if rule.is_target and scale is None:
         limit = max(limit, 4 / _HARD)
+    if not rule.is_target:
+        default = inspect.signature(rule.project).parameters["weight"].default
+        if default != 1:
+            raise AssertionError(f"{rule.name}: the weight is 1 by default: got {default!r}.")
     reports = []
+    kind = _TargetCheck if rule.is_target else _Check
+    given = frozenset(constant), frozenset(sided), labels, scale
     counts = [samples] * len(shapes) if isinstance(samples, int) else list(samples)
     for number, (case, count) in enumerate(zip(shapes, counts, strict=True)):
-        same = rule, tuple(tuple(shape) for shape in case), dtype, limit
-        check: _Check
-        if rule.is_target:
-            check = _TargetCheck(*same, labels, scale)
-        else:
-            check = _PrimitiveCheck(*same, frozenset(constant), frozenset(sided))
+        check = kind(rule, tuple(map(tuple, case)), dtype, limit, *given)
         points = check.sample(np.random.default_rng((key, number)), count, scales)
         if number == len(shapes) // 2:  # these do not depend on the length
             check.uniformity(points)
@@ -173,40 +173,19 @@ def _mapped(rule: Any, first: Any, second: Any, *weight: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Check(abc.ABC):
-    """The properties of a rule for inputs of one shape."""
+class _Check:
+    """The properties of a primitive for inputs of one shape, and most of those of a target."""
 
     rule: Any
     core: Shapes
-    dtype: str
-    limit: float
-
-    moves: ClassVar[int]
-    """How many parts of the points a projection returns."""
-
-    @abc.abstractmethod
-    def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
-        """Points to project."""
-
-    @abc.abstractmethod
-    def describe(self, points: Points, row: int) -> str:
-        """One of the points in words."""
-
-    @abc.abstractmethod
-    def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
-        """Points of sizes, in a type."""
-
-    @abc.abstractmethod
-    def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:
-        """Excess, offset and drift of every point, the cost found, and the best known."""
-
-    def more(self, points: Points, result: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        """What else the examination looks at."""
-        return ()
-
-    def firm(self) -> "_Check | None":
-        """The check to make again where a better point was found, if there is one."""
-        return None
+    dtype: str = dataclasses.field(compare=False)  # the search is compiled once for all types of the rule
+    limit: float = dataclasses.field(compare=False)
+    constant: frozenset[int]
+    sided: frozenset[int]
+    labels: str
+    scale: float | None
+    firmly: bool = False
+    """Whether a point is only as good as those on both sides that rounding could confuse with it."""
 
     def witness(self, points: Points) -> Witness:
         return Witness(self.rule.name, functools.partial(self.describe, points))
@@ -216,10 +195,9 @@ class _Check(abc.ABC):
             return jax.tree.map(np.asarray, _call(self.rule, "project", *points))
 
     def wide(self, method: str, *arguments: Any) -> Any:
-        """A method in float64, compiled once for all types of the rule."""
-        same = dataclasses.replace(self, dtype="", limit=0.0)
+        """A method in float64."""
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, _call(same, method, *arguments))
+            return jax.tree.map(np.asarray, _call(self, method, *arguments))
 
     def figures(self, every: Any, key: int) -> Any:
         """What `examine` finds, in blocks of one length, so that it is compiled once."""
@@ -234,10 +212,11 @@ class _Check(abc.ABC):
     def run(self, points: Points, key: int) -> Report:
         result = self.project(points)
         every = _floats((points, result, *self.more(points, result)), lambda a: a.astype(np.float64))
-        figures, firm = self.figures(every, key), self.firm()
+        figures = self.figures(every, key)
         beaten = np.flatnonzero(figures[0] > self.limit)
-        if len(beaten) and firm is not None:
+        if len(beaten) and self.alone:
             rows = np.resize(beaten, 64 * math.ceil(len(beaten) / 64))  # few lengths: less to compile
+            firm = dataclasses.replace(self, firmly=True)
             again = firm.figures(jax.tree.map(lambda a: a[rows], every), key)
             for old, new in zip(figures, again, strict=True):
                 old[rows] = new
@@ -274,20 +253,7 @@ class _Check(abc.ABC):
             sizes = (0.0, 1e-2, 0.1, 1.0) if dtype == "bfloat16" else (0.0, 1e-9, 1.0, 1e9)
             extreme = self.extreme(points, sizes, jnp.dtype(dtype))
             result = dataclasses.replace(self, dtype=dtype).project(extreme)
-            self.witness(extreme).kept(extreme[: self.moves], result)
-
-
-@dataclasses.dataclass(frozen=True)
-class _PrimitiveCheck(_Check):
-    constant: frozenset[int]
-    sided: frozenset[int]
-    firmly: bool = False
-    """Whether a point is only as good as those on both sides that rounding could confuse with it."""
-
-    moves: ClassVar[int] = 2
-
-    def firm(self) -> "_Check | None":
-        return dataclasses.replace(self, firmly=True) if self.free().sum() == 1 else None
+            self.witness(extreme).kept(extreme[:-1], result)
 
     def value(self, flat: Any) -> Any:
         parts = jnp.split(flat, np.cumsum([math.prod(shape) for shape in self.core])[:-1], axis=-1)
@@ -296,6 +262,11 @@ class _PrimitiveCheck(_Check):
     def slopes(self, flat: Any) -> tuple[Any, Any]:
         values, pull = jax.vjp(self.value, flat)
         return values, pull(jnp.ones_like(values))[0]
+
+    @property
+    def alone(self) -> bool:
+        """Whether a single number may move."""
+        return not self.rule.is_target and bool(self.free().sum() == 1)
 
     def free(self) -> np.ndarray:
         """1 for the numbers that may move, 0 for the others."""
@@ -317,12 +288,6 @@ class _PrimitiveCheck(_Check):
         with jax.enable_x64(self.dtype == "float64"):
             own = np.asarray(_call(self.rule, "forward", *inputs))
         return self.project((inputs, output, points[2])), own
-
-    def uniformity(self, points: Points) -> None:
-        default = inspect.signature(self.rule.project).parameters["weight"].default
-        if default != 1:
-            raise AssertionError(f"{self.rule.name}: the weight is 1 by default: got {default!r}.")
-        super().uniformity(points)
 
     def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
         count = len(points[1])  # as in the other checks, so that nothing is compiled again
@@ -363,6 +328,7 @@ class _PrimitiveCheck(_Check):
         return inputs, target.astype(dtype), weight.astype(dtype)
 
     def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:
+        """Excess, offset and drift of every point, the cost found, and the best known."""
         (inputs, target, weight), (ends, output), (again, output_again), own = points
         origin, end, free = _flat(inputs), _flat(ends), jnp.asarray(self.free())
         norm = functools.partial(jnp.linalg.norm, axis=-1)
@@ -372,7 +338,7 @@ class _PrimitiveCheck(_Check):
         nearby = jnp.concatenate([end + push * (2 * eps * size) for push in pushes])
         values, pull = jax.vjp(jax.vmap(self.value), nearby.reshape(len(pushes), *end.shape))
         slopes = norm(pull(jnp.ones_like(values))[0] * free)
-        alone = self.free().sum() == 1
+        alone = self.alone
         if alone or self.sided:  # some of the points may lie beyond a border or on a pole
             slope, off_graph = jnp.nanmax(slopes, axis=0), jnp.nanmin(jnp.abs(output - values), axis=0)
         else:
@@ -448,10 +414,10 @@ class _PrimitiveCheck(_Check):
 
 @dataclasses.dataclass(frozen=True)
 class _TargetCheck(_Check):
-    labels: str
-    scale: float | None
+    """The same of a target, of which only the distance is compared."""
 
-    moves: ClassVar[int] = 1
+    def more(self, points: Points, result: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        return ()
 
     def describe(self, points: Points, row: int) -> str:
         return f"predictions {brief(points[0][row])}, labels {brief(points[1][row])}"
