@@ -201,7 +201,6 @@ def _heat_map(found: "Violations") -> Any:
     number = len(found.nodes)
     down = max(min(0.42 * number, 14), 0.05 * number)
     figure = module("matplotlib.figure").Figure(figsize=(12, down + 2.6), layout="constrained")
-    module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
     figure.suptitle("Which constraints hold", fontsize=21, fontweight="bold")
     axis = figure.add_subplot(xlabel="step")
     about = "distance of each node from its function, relative to its size"
