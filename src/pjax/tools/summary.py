@@ -4,11 +4,10 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 
 from pjax.graph import fan_out
@@ -19,7 +18,7 @@ from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Program, Solver
 from pjax.tools.drawing import names
 from pjax.tools.given import given
-from pjax.tools.profile import before, moves
+from pjax.tools.profile import before, cost, moves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +195,7 @@ def _state_bytes(program: Program, leaves: Sequence[Any], constants: Sequence[An
 
 def _operations(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, float]:
     """For each node that is not a parameter, the operations of its part of a step."""
-    parts: dict[int, Callable[[], Any]] = {}
+    found: dict[int, float] = {}
 
     def every(leaves: Any, constants: Any) -> None:
         # One problem for all; each part is read on its own, and takes what it needs of it as an argument.
@@ -206,22 +205,12 @@ def _operations(program: Program, leaves: Sequence[Any], constants: Sequence[Any
             if not node.is_parameter:
                 carry = before(problem, node, edges)
                 read = jax.make_jaxpr(functools.partial(moves, solver, problem, node))(*carry)
-                parts[node.index] = _lowering(read, jax.tree.leaves(carry))
+                part = jax.jit(functools.partial(jax.core.eval_jaxpr, read.jaxpr))
+                shapes = jax.tree.map(_shape, (read.consts, *jax.tree.leaves(carry)))
+                found[node.index], _ = cost(part.lower(*shapes))
 
     jax.eval_shape(every, leaves, constants)
-    costs = {v: lower().cost_analysis() or {} for v, lower in parts.items()}
-    return {v: float(cost.get("flops", 0.0)) for v, cost in costs.items()}
-
-
-def _lowering(read: jex.ClosedJaxpr, arguments: Sequence[Any]) -> Callable[[], Any]:
-    """A function that lowers what was read, with its constants as arguments, of which shapes are kept."""
-    jaxpr, shapes = read.jaxpr, [_shape(x) for x in arguments]
-    captured = [_shape(x) for x in read.consts]
-
-    def run(captured: Sequence[Any], arguments: Sequence[Any]) -> Any:
-        return jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, captured))(*arguments)
-
-    return lambda: jax.jit(run).lower(captured, shapes)
+    return found
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:
