@@ -169,8 +169,8 @@ def paint(box: Box) -> Style:
 
 # --- From wires to arrows ---
 
-Leaf: TypeAlias = tuple[Literal["node", "constant", "steer"], int]
-"""What a wire starts from: a node, a captured array, or one that says where numbers go."""
+Leaf: TypeAlias = tuple[Literal["node", "constant", "steer", "literal"], int]
+"""What a wire starts from: a node, a captured array, one that says where numbers go, what is written down."""
 
 
 def ways(root: Expr) -> dict[Leaf, tuple[str, ...]]:
@@ -251,7 +251,7 @@ class DiagramMaker:
         reader = self._graph.nodes[u]
         counts = fan_out.leaving(self._graph, reader, i, self._known)
         carries: Role = "edges" if i < len(reader.wires) else "labels"
-        for (kind, index), way in layouts.items():
+        for (kind, index), way in (layouts or {("literal", i): ()}).items():
             role: Role = "indices" if kind == "steer" else carries
             shown = names.layout_names(way) if role == "edges" else ()
             offset, back = 0, False
@@ -260,14 +260,12 @@ class DiagramMaker:
                 (offset,) = offsets[index] if len(offsets[index]) == 1 else (0,)
                 back = self._members[index][0] >= self._members[u][0]
             else:
-                box = self._constant(index)
+                box = self._literal(u, i, units[0]) if kind == "literal" else self._constant(index)
                 start, shape = box.key, box.shape
                 count = fan_out.of_constant(reader, i) if role == "edges" else None
             edges = 0 if count is None else fan_out.total(count, shape)
             each = None if count is None else fan_out.least_and_most(count, read=True)
             self._arrows.append(Arrow(start, f"n{u}", i, shown, role, edges, each, offset, back))
-        if not layouts:
-            self._literal(u, i, units, carries)
 
     def _constant(self, index: int) -> Box:
         value = self._traced.constants[index]
@@ -275,12 +273,11 @@ class DiagramMaker:
         box = Box(f"c{index}", "constant", title, jnp.shape(value), jnp.result_type(value).name)
         return self._constants.setdefault(box.key, box)
 
-    def _literal(self, u: int, i: int, units: Sequence[Node], role: Role) -> None:
+    def _literal(self, u: int, i: int, node: Node) -> Box:
         """A constant that is written in the program, and not captured."""
-        expr = units[0].inputs[i].expr
+        expr = node.inputs[i].expr
         literals = [e.literal for e in layout.walk(expr) if e.literal is not None]
         alone = len(literals) == 1 and np.size(literals[0]) == 1
         title = f"{float(literals[0]):g}" if alone else "constant"
         box = Box(f"l{u}_{i}", "constant", title, expr.shape, jnp.dtype(expr.dtype).name)
-        self._constants[box.key] = box
-        self._arrows.append(Arrow(box.key, f"n{u}", i, role=role))
+        return self._constants.setdefault(box.key, box)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from pjax.tools.drawing.diagram import Arrow, Diagram
+from pjax.tools.drawing.diagram import Diagram
 from pjax.tools.plotting import apart, module
 
 Point: TypeAlias = tuple[float, float]
@@ -26,7 +26,6 @@ RUN = 9.0  # between parts of these that run beside each other
 PORT = 12.0  # between arrows that enter one box
 CORNER = 10.0  # between these and the end of its side
 AWAY = 15.0  # between these and the layer
-ROUND = 9.0  # radius of corners
 
 
 class Rectangle(NamedTuple):
@@ -91,24 +90,18 @@ class _Placer:
             room = PORT * (entering[box.key] - 1) + 2 * CORNER  # for all arrows that enter
             self._boxes[box.key] = _Vertex(2 * layers[box.key], width, max(height, room))
         self._ends = [(self._boxes[a.source], self._boxes[a.target]) for a in diagram.arrows]
-        self._chains = list(map(self._chain, diagram.arrows, labels))
-        self._returns = sorted(
-            (i for i, arrow in enumerate(diagram.arrows) if arrow.back),
-            key=lambda i: self._ends[i][0].layer - self._ends[i][1].layer,
-        )
+        # What stands for an arrow in the layers between its ends; the label is next to the reader.
+        self._chains: list[list[_Vertex]] = []
+        for arrow, (source, target), label in zip(diagram.arrows, self._ends, labels, strict=True):
+            between = () if arrow.back else range(source.layer + 1, target.layer)
+            self._chains.append([_Vertex(layer) for layer in between])
+            if label is not None and not arrow.back:
+                self._chains[-1][-1].width, self._chains[-1][-1].height = label
+        returns = [i for i, arrow in enumerate(diagram.arrows) if arrow.back]
+        self._returns = sorted(returns, key=lambda i: self._ends[i][0].layer - self._ends[i][1].layer)
         self._vertices = [*self._boxes.values(), *itertools.chain(*self._chains)]
         self._rows()
         self._columns()
-
-    def _chain(self, arrow: Arrow, label: Size | None) -> list[_Vertex]:
-        """What stands for an arrow in the layers between its ends; the label is next to the reader."""
-        if arrow.back:
-            return []
-        between = range(self._boxes[arrow.source].layer + 1, self._boxes[arrow.target].layer)
-        chain = [_Vertex(layer) for layer in between]
-        if label is not None:
-            chain[-1].width, chain[-1].height = label
-        return chain
 
     def _rows(self) -> None:
         """Heights: an order of each layer by igraph, and then room, near to what they are joined to."""
@@ -194,11 +187,15 @@ class _Placer:
     def _returning(self, i: int, port: float) -> Route:
         source, target = self._ends[i]
         away = AWAY + RUN * self._returns.index(i)
-        out, back = self._columns_at[source.layer][1] + away, self._columns_at[target.layer][0] - away
+        right, left = self._columns_at[source.layer][1], self._columns_at[target.layer][0]
         lane = self._lanes[i]
-        corners = [(out, source.y), (out, lane), (back, lane), (back, port)]
-        way = _rounded([(self._x(source), source.y), *corners, (self._x(target), port)])
-        return self._route(i, port, way, ((out + back) / 2, lane))
+        way: list[Segment] = [
+            ((right, source.y),),
+            ((right + away, source.y), (right + away, lane), (right, lane)),
+            ((left, lane),),
+            ((left - away, lane), (left - away, port), (left, port)),
+        ]
+        return self._route(i, port, way, ((left + right) / 2, lane))
 
     def _route(self, i: int, port: float, segments: list[Segment], label: Point) -> Route:
         """From the source, through segments, to the target."""
@@ -251,19 +248,3 @@ def _spread(vertices: Sequence[_Vertex], joined: Sequence[tuple[_Vertex, _Vertex
             places = apart(wanted, gaps[number], [heavy[v] for v in layer])
             for vertex, y in zip(layer, places, strict=True):
                 vertex.y = y
-
-
-def _rounded(points: Sequence[Point]) -> list[Segment]:
-    """Straight lines between points, with round corners, up to the last corner."""
-    segments: list[Segment] = []
-    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        segments += [(_towards(corner, before),), (corner, corner, _towards(corner, after))]
-    return segments
-
-
-def _towards(corner: Point, other: Point) -> Point:
-    """A point near a corner, on the way to another."""
-    dx, dy = other[0] - corner[0], other[1] - corner[1]
-    length = abs(dx) + abs(dy)
-    step = min(ROUND, length / 2) / length if length else 0.0
-    return corner[0] + dx * step, corner[1] + dy * step
