@@ -164,10 +164,10 @@ class _Watched(Problem):
     def _note(self, v: int, *arrays: Any) -> None:
         self.events.append((v, jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()))
 
-    def noted(self) -> tuple[np.ndarray, jax.Array]:
-        """Of which nodes the projections were, and whether they are finite."""
+    def noted(self) -> jax.Array:
+        """For each projection, in order, its node; -1 where it is finite."""
         nodes, finite = zip(*self.events, strict=True)
-        return np.array(nodes), jnp.stack(finite)
+        return jnp.where(jnp.stack(finite), -1, jnp.array(nodes))
 
 
 class _Search:
@@ -192,16 +192,11 @@ class _Search:
             if not seen.finite:
                 advice = "Restart from parameters that are finite: those of the last update that were."
                 return self.report(seen.what, advice, output=seen)
-        values = {v: leaf for v, leaf in zip(self.graph.leaves, leaves, strict=True) if v is not None}
-        evaluate = Evaluator(self.constants, values)
+        evaluate, values = self.graph.evaluator(self.constants, leaves)
         for node in self.graph.nodes:
-            if node.rule is None:
-                continue
-            inputs = evaluate.each(node.inputs)
-            values[node.index] = node.rule.forward(*inputs)
             output = _range("output", values[node.index])
             if not output.finite:
-                return self.cause(evaluate, node, inputs, output)
+                return self.cause(evaluate, node, output)
         for i, out in enumerate(self.graph.outputs):
             seen = _range(f"output {i}", evaluate(out))
             if not seen.finite:
@@ -210,12 +205,12 @@ class _Search:
                 return self.report(where, advice, line=out.line, output=seen)
         return None
 
-    def cause(self, evaluate: Evaluator, node: Node, inputs: Sequence[Any], output: Range) -> NotFinite:
+    def cause(self, evaluate: Evaluator, node: Node, output: Range) -> NotFinite:
         """What made a node's output not finite: an equation or an array that it reads, or the node itself."""
         named = info(self.graph, node)
         expr = _origin(evaluate, [wire.expr for wire in node.inputs])
         if expr is None:
-            where, line, inside = named.label, node.line, _ranges("input", inputs)
+            where, line, inside = named.label, node.line, _ranges("input", evaluate.each(node.inputs))
             advice = "Finite inputs are too large for it: scale the batch and the parameters down."
         elif expr.constant is not None:
             where, line, inside = f"a captured array, which {named.label} reads", node.line, ()
@@ -233,7 +228,6 @@ class _Search:
 
     def in_steps(self, leaves: list[Any]) -> Iterator[NotFinite | None]:
         """The steps of a method with a state, and what is not finite in each."""
-        order: list[int] = []
 
         def begin(leaves: list[Any], constants: Any) -> tuple[Any, Any]:
             problem = self.program.problem(leaves, constants)
@@ -245,34 +239,32 @@ class _Search:
             old = iteration.values(state)
             problem.events.clear()
             new = iteration.step(state)
-            order[:], finite = problem.noted()
-            return new, finite, old, iteration.values(new)
+            return new, problem.noted(), old, iteration.values(new)
 
         given = leaves, self.constants
         state = jax.jit(lambda *given: begin(*given)[1].start())(*given)
         for self.step in itertools.count(1):
-            state, finite, old, new = advance(state, *given)
-            bad = [(v, "the projection of {}") for v in np.array(order)[~np.asarray(finite)]]
+            state, noted, old, new = advance(state, *given)
+            bad = [(v, "the projection of {}") for v in noted.tolist() if v >= 0]
             consensus = "the consensus of {}, from moves that are finite"
             bad += [(v, consensus) for v, value in new.items() if not np.isfinite(value).all()]
             yield self.at_node(*bad[0], leaves, old, new) if bad else None
 
     def in_updates(self, leaves: list[Any], outer: Any, treedef: Any) -> Iterator[NotFinite | None]:
         """Sweeps, each followed by a step of the outer optimiser, and what is not finite in each."""
-        order: list[int] = []
 
         @jax.jit
         def sweep(leaves: Any, constants: Any, outer: Any) -> Any:
             problem: Any = self.program.problem(leaves, constants)
             moves, _ = self.solver.moves(problem)
             problem.note_asked(self.solver)
-            order[:], finite = problem.noted()
-            return *self.program.applied(leaves, moves, outer, treedef, problem.loss), finite, moves
+            new = self.program.applied(leaves, moves, outer, treedef, problem.loss)
+            return *new, problem.noted(), moves
 
         for self.step in itertools.count(1):
-            new, outer, finite, moves = sweep(leaves, self.constants, outer)
-            bad = np.array(order)[~np.asarray(finite)]
-            found = self.at_node(bad[0], "the projection of {}", leaves, {}, {}) if len(bad) else None
+            new, outer, noted, moves = sweep(leaves, self.constants, outer)
+            bad = [v for v in noted.tolist() if v >= 0]
+            found = self.at_node(bad[0], "the projection of {}", leaves, {}, {}) if bad else None
             per_leaf = self.graph.per_leaf(moves)
             for name, leaf, move in zip(self.traced.names, new, per_leaf, strict=True):
                 if found is None and not _range("", leaf).finite:

@@ -13,21 +13,8 @@ import numpy as np
 
 from pjax.errors import InputError
 from pjax.rules import Example, Primitive, Target, registered
-from pjax.testing import search
-from pjax.testing.report import (
-    ROUNDINGS,
-    SCALES,
-    TOLERANCE,
-    WEIGHTS,
-    Report,
-    Shapes,
-    Witness,
-    brief,
-    drawn_inputs,
-    drawn_sizes,
-    worst,
-)
-from pjax.testing.search import rounding
+from pjax.testing import report, search
+from pjax.testing.report import Report, Shapes, Witness
 
 _HARD = 1e6  # weight of a loss whose minimisers are projected onto
 
@@ -41,7 +28,7 @@ def check_projection(
     labels: str = "classes",
     scale: float | None = None,
     samples: int | Sequence[int] = 256,
-    scales: tuple[float, float] = SCALES,
+    scales: tuple[float, float] = report.SCALES,
     dtype: str = "float64",
     key: int = 0,
 ) -> Report:
@@ -92,7 +79,7 @@ def check_projection(
     """
     if labels not in ("classes", "probabilities", "numbers"):
         raise ValueError(f'labels must be "classes", "probabilities" or "numbers", got {labels!r}.')
-    limit = TOLERANCE.get(dtype, 1.0)
+    limit = report.TOLERANCE.get(dtype, 1.0)
     if rule.is_target and scale is None:
         limit = max(limit, 4 / _HARD)
     if not rule.is_target:
@@ -110,7 +97,7 @@ def check_projection(
             check.uniformity(points)
             check.extremes(points)
         reports.append(check.run(points, number + key))
-    return worst(reports)
+    return report.worst(reports)
 
 
 def check_registered(*names: str, **options: Any) -> Report:
@@ -134,7 +121,7 @@ def check_registered(*names: str, **options: Any) -> Report:
             f"no rule is called {', '.join(map(repr, missing))}; there are {', '.join(sorted(known))}."
             " Register it first: pjax.register_primitive(rule, shapes)"
         )
-    return worst(
+    return report.worst(
         check_example(example, **options)
         for example in registered()
         if example.nearest and (not names or example.rule.name in names)
@@ -221,15 +208,11 @@ class _Check:
             for old, new in zip(figures, again, strict=True):
                 old[rows] = new
         excess, offset, drift, found, best = figures
-        demand = self.witness(points).demand
-        demand("the result lies on the graph", offset <= ROUNDINGS, offset, "units of rounding off")
-        demand("projecting again changes nothing", drift <= ROUNDINGS, drift, "units of rounding")
 
         def costs(row: int) -> str:
             return f"relative excess: cost {found[row]:.9g}, but a search found {best[row]:.9g}"
 
-        demand("no better point exists", excess <= self.limit, excess, costs)
-        return Report(len(excess), float(excess.max()), float(offset.max()), float(drift.max()))
+        return self.witness(points).report(excess, offset, drift, self.limit, costs)
 
     def uniformity(self, points: Points) -> None:
         """Points at once with an array of weights, and one by one under vmap with a scalar weight, agree."""
@@ -278,7 +261,7 @@ class _Check:
 
     def describe(self, points: Points, row: int) -> str:
         inputs, target, weight = points
-        shown = ", ".join(brief(x[row]) for x in inputs)
+        shown = ", ".join(report.brief(x[row]) for x in inputs)
         return f"inputs {shown} of shapes {self.core}, target {target[row]!r}, weight {weight[row]!r}"
 
     def more(self, points: Points, result: Any) -> tuple[Any, ...]:
@@ -307,7 +290,7 @@ class _Check:
 
     def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
         dtype = np.dtype(self.dtype)
-        inputs = tuple(x.astype(dtype) for x in drawn_inputs(rng, count, self.core, scales))
+        inputs = tuple(x.astype(dtype) for x in report.drawn_inputs(rng, count, self.core, scales))
         flat = np.concatenate([x.astype(np.float64).reshape(count, -1) for x in inputs], axis=-1)
         values, slopes = self.wide("slopes", flat)
         sizes = np.abs(values) + np.abs(slopes).max(-1, initial=0)
@@ -324,7 +307,7 @@ class _Check:
             np.where(rng.random(count) < 0.5, values, 0),
         ]
         target = np.choose(rng.integers(0, 5, count), kinds)
-        weight = drawn_sizes(rng, WEIGHTS, count)
+        weight = report.drawn_weights(rng, count)
         return inputs, target.astype(dtype), weight.astype(dtype)
 
     def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:
@@ -353,7 +336,9 @@ class _Check:
         height = jnp.abs(target) + jnp.abs(output) + slope * reach
         if alone:  # a function may be less accurate in the type of the rule than the last digit
             noise = jnp.nanmin(jnp.abs(own - values), axis=0)  # at a jump, from the nearest side
-            height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps + rounding(self.value, end)
+            height = (
+                height + jnp.where(jnp.isfinite(noise), noise, 0) / eps + search.rounding(self.value, end)
+            )
         least = tiny if alone else 1e-300
         unit = eps * (reach + jnp.sqrt(weight) * height) + least
         offset = off_graph / (eps * height + least)
@@ -397,9 +382,7 @@ class _Check:
         best = search.levenberg(self.value, cost, best, jnp.stack(starts), origin, target, weight, free, 24)
         best = search.around(cost, best, norm(best[0] - origin), more[1], free)
         # A point that is off by rounding is off by this much in its cost.
-        off = ROUNDINGS * unit
-        slack = 2 * jnp.sqrt(best[1]) * off + off * off
-        excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
+        excess = report.relative_excess(found, best[1], report.ROUNDINGS * unit)
         finite = jnp.isfinite(found)
         return tuple(jnp.where(finite, v, jnp.inf) for v in (excess, offset, drift, found, best[1]))
 
@@ -420,7 +403,7 @@ class _TargetCheck(_Check):
         return ()
 
     def describe(self, points: Points, row: int) -> str:
-        return f"predictions {brief(points[0][row])}, labels {brief(points[1][row])}"
+        return f"predictions {report.brief(points[0][row])}, labels {report.brief(points[1][row])}"
 
     def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
         x, y = points
@@ -430,7 +413,7 @@ class _TargetCheck(_Check):
 
     def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
         (shape,) = self.core
-        (x,) = drawn_inputs(rng, count, self.core, scales)
+        (x,) = report.drawn_inputs(rng, count, self.core, scales)
         if self.labels == "classes":
             return x.astype(self.dtype), rng.integers(0, shape[-1], (count, *shape[:-1])).astype(np.int32)
         if self.labels == "probabilities":
@@ -462,10 +445,9 @@ class _TargetCheck(_Check):
         unit = norm(origin) + norm(final)
         if labels.dtype == origin.dtype and self.scale is not None:
             unit = unit + factor * norm(_flat([labels]))  # labels are rounded too
-        off = ROUNDINGS * eps * unit
+        off = report.ROUNDINGS * eps * unit
         # The last term is the noise of the loss as the search evaluates it.
         noise = 8 * float(np.finfo(np.float64).eps) * norm(final)
-        slack = 2 * jnp.sqrt(jnp.abs(best[1])) * off + (1 + factor) * off * off + factor * noise
-        excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(jnp.abs(found), 1e-300)
+        excess = report.relative_excess(found, best[1], off, factor * (off * off + noise))
         figures = (excess, 0 * excess, 0 * excess, found, best[1])
         return tuple(jnp.where(jnp.isfinite(found), v, jnp.inf) for v in figures)

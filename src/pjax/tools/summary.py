@@ -131,8 +131,7 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
     (224, 56)
     """
     solver = AlternatingProjections() if solver is None else solver
-    function, params = given(fn, params)
-    traced = tracing.read(function, params)
+    _, params, traced = given(fn, params)
     program = Program(solver, traced)  # its own: lines are those of this function, not of one like it
     graph, place = program.partition.graph, program.partition.set_of()
     leaves, constants = list(map(_shape, jax.tree.leaves(params))), tuple(map(_shape, traced.constants))

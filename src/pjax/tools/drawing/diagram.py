@@ -159,7 +159,7 @@ class Style(NamedTuple):
 SETS = (Style("#dce9f7", "#2f6db3"), Style("#fde9d0", "#c4741a"))
 """Of the sets, in turns."""
 CONSTANT = Style("#f1f2f4", "#8d949b")
-INK, FAINT, WIRE, PALE = "#22262a", "#5d656c", "#6b7278", "#d5d9dd"
+INK = "#22262a"
 
 
 def paint(box: Box) -> Style:
@@ -209,23 +209,23 @@ class DiagramMaker:
         self._names = constants
         self._partition = stacked(partition) if fold else partition
         self._graph = self._partition.graph
-        self._original, self._members = unstacked(self._graph)
-        self._place = places(self._members)
+        original, members = unstacked(self._graph)
+        self._units = [[original.nodes[m] for m in unit] for unit in members]
+        self._place = places(members)
         self._known = Evaluator(traced.constants, {})
         self._constants: dict[str, Box] = {}
         self._arrows: list[Arrow] = []
 
     def made(self) -> Diagram:
         place = self._partition.set_of()
-        boxes = [self._box(u, place[u]) for u in range(len(self._members))]
-        for u, unit in enumerate(self._members):
-            for i in range(len(self._original.nodes[unit[0]].inputs)):
+        boxes = [self._box(u, place[u]) for u in range(len(self._units))]
+        for u, unit in enumerate(self._units):
+            for i in range(len(unit[0].inputs)):
                 self._input(u, i)
         return Diagram((*self._constants.values(), *boxes), tuple(self._arrows), len(self._partition.sets))
 
     def _box(self, u: int, place: int) -> Box:
-        nodes = [self._original.nodes[m] for m in self._members[u]]
-        first = nodes[0]
+        nodes, first = self._units[u], self._units[u][0]
         kind: Kind = "parameter" if first.is_parameter else "target" if first.is_target else "operation"
         if first.op == "identity" and first.name.endswith(".identity"):
             kind = "identity"
@@ -237,7 +237,7 @@ class DiagramMaker:
 
     def _input(self, u: int, i: int) -> None:
         """The arrows of one input of a box."""
-        units = [self._original.nodes[m] for m in self._members[u]]
+        units = self._units[u]
         offsets: dict[int, set[int]] = collections.defaultdict(set)
         layouts: dict[Leaf, tuple[str, ...]] = {}
         for p, node in enumerate(units):
@@ -245,7 +245,7 @@ class DiagramMaker:
                 if place[0] == "node":
                     source, q = self._place[place[1]]
                     place = ("node", source)
-                    offsets[source].add(q - p if len(self._members[source]) > 1 and len(units) > 1 else 0)
+                    offsets[source].add(q - p if len(self._units[source]) > 1 and len(units) > 1 else 0)
                 seen = layouts.get(place, ())
                 layouts[place] = way if len(way) > len(seen) else seen
         reader = self._graph.nodes[u]
@@ -258,7 +258,7 @@ class DiagramMaker:
             if kind == "node":
                 start, shape, count = f"n{index}", self._graph.nodes[index].shape, counts.get(index)
                 (offset,) = offsets[index] if len(offsets[index]) == 1 else (0,)
-                back = self._members[index][0] >= self._members[u][0]
+                back = self._units[index][0].index >= units[0].index
             else:
                 box = self._literal(u, i, units[0]) if kind == "literal" else self._constant(index)
                 start, shape = box.key, box.shape

@@ -6,19 +6,7 @@ from html import escape
 from typing import TypeAlias
 
 from pjax.tools.drawing import names
-from pjax.tools.drawing.diagram import (
-    CONSTANT,
-    FAINT,
-    INK,
-    PALE,
-    SETS,
-    WIRE,
-    Arrow,
-    Box,
-    Diagram,
-    Style,
-    paint,
-)
+from pjax.tools.drawing.diagram import CONSTANT, INK, SETS, Arrow, Box, Diagram, Style, paint
 from pjax.tools.drawing.place import Rectangle, Route, Size, place
 from pjax.tools.plotting import module
 
@@ -29,6 +17,7 @@ _TITLE, _SUBTITLE, _LABEL, _NOTE = 12.0, 10.0, 9.0, 10.0  # sizes of letters
 _HEIGHT = 44.0  # of a box
 _STACK = 4.0  # how far the sheets of a stack are apart
 _LONGEST = 30  # letters of a title
+FAINT, WIRE, PALE = "#5d656c", "#6b7278", "#d5d9dd"
 _PLAIN = Style("#ffffff", FAINT)
 _HEAD = (
     '<marker id="head" viewBox="0 0 7 7" refX="7" refY="3.5" markerWidth="7" markerHeight="7"'
