@@ -18,7 +18,6 @@ from pjax.graph.wires import Evaluator, Expr
 from pjax.optim.solver import OptimizerState, Program, Solver
 from pjax.rules.base import Moves
 from pjax.tools.drawing.names import NodeInfo, info
-from pjax.tools.profile import before
 
 Values: TypeAlias = dict[int, jax.Array]
 """Displacements of nodes."""
@@ -158,7 +157,8 @@ class _Watched(Problem):
         """Note what the nodes asked of their inputs in the last sweep, from the targets on."""
         for node in reversed(self.graph.nodes):
             if node.rule is not None:
-                values, *_ = before(self, node, {})
+                sources = {s for wire in node.wires for s in wire.sources}
+                values = {s: jnp.zeros(self.graph.nodes[s].shape, self.dtype) for s in sources}
                 self._note(node.index, solver.part(self, node, values, self.asked.get(node.index)))
 
     def _note(self, v: int, *arrays: Any) -> None:

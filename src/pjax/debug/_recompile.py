@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
@@ -197,13 +198,12 @@ def _differences(before: _Call, after: _Call) -> list[Difference]:
 
 def _equation_differences(before: Sequence[_Equation], after: Sequence[_Equation]) -> list[Difference]:
     numbers = []
-    for old, new in zip(before, after, strict=False):
+    end = _Equation("no equation", "", None)  # of the function that has fewer
+    for old, new in itertools.zip_longest(before, after, fillvalue=end):
         if old.rest != new.rest:
             return [Difference("the function", "equation", old.place, new.place)]
         if old.numbers != new.numbers:
             numbers.append(Difference(new.place, "number", old.numbers, new.numbers))
-    if len(before) != len(after):
-        return [Difference("the function", "equation", f"{len(before)} equations", f"{len(after)} equations")]
     return numbers
 
 

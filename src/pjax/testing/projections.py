@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_name
 from pjax.errors import InputError
 from pjax.rules import Example, Primitive, Target, registered
 from pjax.testing import report, search
@@ -77,8 +78,7 @@ def check_projection(
     >>> check_projection(Identity(), [[()]], samples=16).points
     16
     """
-    if labels not in ("classes", "probabilities", "numbers"):
-        raise ValueError(f'labels must be "classes", "probabilities" or "numbers", got {labels!r}.')
+    check_name("labels", labels, ("classes", "probabilities", "numbers"))
     limit = report.TOLERANCE.get(dtype, 1.0)
     if rule.is_target and scale is None:
         limit = max(limit, 4 / _HARD)

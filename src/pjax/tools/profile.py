@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import functools
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -216,13 +216,11 @@ def _measure(
         return jax.lax.fori_loop(0, times, body, (first, nothing))
 
     def seconds(times: int) -> float:
-        jax.block_until_ready(loop(times, first, *rest))
-        used = []
-        for _ in range(repeats):
-            begin = time.perf_counter()
-            jax.block_until_ready(loop(times, first, *rest))
-            used.append(time.perf_counter() - begin)
-        return statistics.median(used)
+        def run() -> Any:
+            return jax.block_until_ready(loop(times, first, *rest))
+
+        run()  # compiles it
+        return statistics.median(timeit.repeat(run, number=1, repeat=repeats))
 
     # As many rounds as take a while, and the difference to a few: without what comes before the loop.
     few = 2

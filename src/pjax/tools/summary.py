@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pjax.engines.point import add
 from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph.stack.stacking import unstacked
@@ -168,8 +169,7 @@ def _copies(program: Program, traced: tracing.Traced) -> dict[int, tuple[int, in
     totals: dict[int, Any] = {}
     for node in graph.nodes:
         for i in range(len(node.wires)):
-            for source, count in fan_out.leaving(graph, node, i, known).items():
-                totals[source] = totals.get(source, 0) + count
+            add(totals, fan_out.leaving(graph, node, i, known).items())
     return {v: fan_out.least_and_most(count) for v, count in totals.items()}
 
 
