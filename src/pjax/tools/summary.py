@@ -1,5 +1,6 @@
 """What a graph is made of: a table of its nodes, their edges, memory and operations."""
 
+import collections
 import dataclasses
 import functools
 import math
@@ -136,9 +137,8 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
     program = Program(solver, traced)  # its own: lines are those of this function, not of one like it
     graph, place = program.partition.graph, program.partition.set_of()
     leaves, constants = list(map(_shape, jax.tree.leaves(params))), tuple(map(_shape, traced.constants))
-    kept = _state_bytes(program, leaves, constants)
     copies = _copies(program, traced)
-    operations = _operations(program, leaves, constants)
+    kept, operations = _costs(program, leaves, constants)
     size = jnp.dtype(graph.dtype).itemsize
     original, units = unstacked(graph)
     nodes = []
@@ -173,43 +173,35 @@ def _copies(program: Program, traced: tracing.Traced) -> dict[int, tuple[int, in
     return {v: fan_out.least_and_most(count) for v, count in totals.items()}
 
 
-def _state_bytes(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, int]:
-    """For each node, the bytes of what a method carries from step to step."""
+def _costs(
+    program: Program, leaves: Sequence[Any], constants: Sequence[Any]
+) -> tuple[dict[int, int], dict[int, float]]:
+    """For each node, the bytes that a method carries from step to step; and the operations of a step."""
+    kept: dict[int, int] = collections.defaultdict(int)
+    operations: dict[int, float] = {}
 
-    def begin(leaves: Any, constants: Any) -> Any:
-        problem = program.problem(leaves, constants)
-        if program.solver.keeps_state:
-            return program.solver.iteration(problem).start()
-        # What is asked of each node, while the sweep passes.
-        return {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.nodes if not n.is_target}
-
-    found: dict[int, int] = {}
-    state = jax.eval_shape(begin, leaves, constants)
-    for path, array in jax.tree_util.tree_flatten_with_path(state)[0]:
-        node = next((k.key for k in path if isinstance(k, jax.tree_util.DictKey)), None)
-        if node is not None:
-            found[node] = found.get(node, 0) + math.prod(array.shape) * array.dtype.itemsize
-    return found
-
-
-def _operations(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, float]:
-    """For each node that is not a parameter, the operations of its part of a step."""
-    found: dict[int, float] = {}
-
-    def every(leaves: Any, constants: Any) -> None:
+    def step(leaves: Any, constants: Any) -> Any:
         # One problem for all; each part is read on its own, and takes what it needs of it as an argument.
         solver, problem = program.solver, program.problem(leaves, constants)
-        edges = solver.stored(problem)
-        for node in problem.graph.nodes:
+        edges, nodes = solver.stored(problem), problem.graph.nodes
+        for node in nodes:
             if not node.is_parameter:
                 carry = before(problem, node, edges)
                 read = jax.make_jaxpr(functools.partial(moves, solver, problem, node))(*carry)
                 part = jax.jit(functools.partial(jax.core.eval_jaxpr, read.jaxpr))
                 shapes = jax.tree.map(_shape, (read.consts, *jax.tree.leaves(carry)))
-                found[node.index], _ = cost(part.lower(*shapes))
+                operations[node.index], _ = cost(part.lower(*shapes))
+        if solver.keeps_state:
+            return solver.iteration(problem).start()
+        # What is asked of each node, while the sweep passes.
+        return {n.index: jnp.zeros(n.shape, problem.dtype) for n in nodes if not n.is_target}
 
-    jax.eval_shape(every, leaves, constants)
-    return found
+    state = jax.eval_shape(step, leaves, constants)
+    for path, array in jax.tree_util.tree_leaves_with_path(state):
+        node = next((k.key for k in path if isinstance(k, jax.tree_util.DictKey)), None)
+        if node is not None:
+            kept[node] += math.prod(array.shape) * array.dtype.itemsize
+    return kept, operations
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:
