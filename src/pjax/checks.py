@@ -16,7 +16,6 @@ from pjax.errors import InputError
 if TYPE_CHECKING:
     from pjax.graph.read import Traced
 
-
 Look = Callable[[Any], None]
 
 _LATER: contextvars.ContextVar[dict[int, list[Look]]] = contextvars.ContextVar("later")
@@ -83,11 +82,9 @@ def _count_not_finite(x: jax.Array) -> jax.Array:
 def check_mesh(arrays: Iterable[Any]) -> None:
     """Refuse arrays that are divided over axes of which the program must say how each result is divided."""
     for x in arrays:
-        sharding = getattr(jax.typeof(x), "sharding", None)
-        if sharding is None:
-            continue
+        sharding = jax.typeof(x).sharding
         named = jax.tree.leaves(tuple(sharding.spec))
-        if explicit := set(named).intersection(getattr(sharding.mesh, "explicit_axes", ())):
+        if explicit := set(named).intersection(sharding.mesh.explicit_axes):
             axes = ", ".join(map(repr, sorted(explicit)))
             raise InputError(
                 f"an array of type {jax.typeof(x)} is divided over the explicit mesh axis {axes}; pjax leaves"

@@ -1,10 +1,9 @@
 """Where the first value that is not finite appears: in which step, in which node, on which line."""
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +13,14 @@ from pjax.checks import check_whole
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
-from pjax.graph.nodes import Graph, Node
+from pjax.graph.nodes import Node
 from pjax.graph.wires import Evaluator, Expr
 from pjax.optim.solver import OptimizerState, Program, Solver
 from pjax.rules.base import Moves
 from pjax.tools.drawing.names import NodeInfo, info
+
+Values: TypeAlias = dict[int, jax.Array]
+"""Displacements of nodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,95 +122,16 @@ def locate_nan(
         raise InputError(
             "locate_nan looks at values, so it must be called outside jit, with the same arguments"
         )
-    traced = tracing.read(fn, params)
-    program = Program(solver.one_by_one(), traced, _Watched)
-    found = _in_function(program, traced, leaves, 0)
+    search = _Search(solver, tracing.read(fn, params))
+    found = search.in_function(leaves)
     if found is not None:
         return found
     if solver.keeps_state:
-        looks = _steps(program, traced, leaves)
+        looks = search.in_steps(leaves)
     else:
-        outer = (solver.init(params) if state is None else state).outer
-        looks = _updates(program, traced, leaves, outer, treedef)
-    for _, found in zip(range(count), looks, strict=False):
-        if found is not None:
-            return found
-    return NotFinite(False, solver.name, count)
-
-
-def _report(program: Program, step: int) -> Callable[..., NotFinite]:
-    return functools.partial(NotFinite, True, program.solver.name, max(step - 1, 0), step)
-
-
-# --- In the function ---
-
-
-def _in_function(
-    program: Program, traced: tracing.Traced, leaves: Sequence[Any], step: int
-) -> NotFinite | None:
-    """The first value that is not finite in the evaluation of the function."""
-    report, graph = _report(program, step), program.partition.graph
-    for name, leaf in zip(traced.names, leaves, strict=True):
-        seen = _range(f"parameter {name!r}", leaf)
-        if not seen.finite:
-            advice = "Restart from parameters that are finite: those of the last update that were."
-            return report(where=seen.what, output=seen, advice=advice)
-    values: dict[int, Any] = {v: leaf for v, leaf in zip(graph.leaves, leaves, strict=True) if v is not None}
-    evaluate = Evaluator(traced.constants, values)
-    for node in graph.nodes:
-        if node.rule is None:
-            continue
-        inputs = [evaluate(wire.expr) for wire in node.inputs]
-        values[node.index] = node.rule.forward(*inputs)
-        output = _range("output", values[node.index])
-        if not output.finite:
-            return report(**_cause(evaluate, graph, node, inputs, output))
-    for i, out in enumerate(graph.outputs):
-        seen = _range(f"output {i}", evaluate(out))
-        if not seen.finite:
-            where = f"{seen.what} of the function, from losses that are finite"
-            advice = "Look at what the function does to its losses."
-            return report(where=where, line=out.line, output=seen, advice=advice)
-    return None
-
-
-def _cause(evaluate: Evaluator, graph: Graph, node: Node, inputs: list[Any], output: Range) -> dict[str, Any]:
-    """What made a node's output not finite: an equation or an array that it reads, or the node itself."""
-    named = info(graph, node)
-    expr = _origin(evaluate, [wire.expr for wire in node.inputs])
-    if expr is None:
-        where, line, inside = named.label, node.line, _ranges("input", inputs)
-        advice = "Finite inputs are too large for it: scale the batch and the parameters down."
-    elif expr.constant is not None:
-        where, line, inside = f"a captured array, which {named.label} reads", node.line, ()
-        output = _range(f"captured array {expr.constant}", evaluate(expr))
-        advice = "Clean the batch: look for missing values, and for what divides by zero."
-    else:
-        what = "an array" if expr.call is None else f"the equation {expr.call.name!r}"
-        where, line = f"{what}, which {named.label} reads", expr.line or node.line
-        inside = _ranges("operand", [evaluate(arg) for arg in (expr.call.args if expr.call else ())])
-        output = _range("result", evaluate(expr))
-        advice = "It does not depend on a parameter: look at the batch, and at this equation."
-    return {"where": where, "node": named, "line": line, "inputs": inside, "output": output, "advice": advice}
-
-
-def _origin(evaluate: Evaluator, exprs: Sequence[Expr]) -> Expr | None:
-    """The first expression behind some that is not finite, though all that it is computed from is.
-
-    Numbers written in the program do not count: that there is a NaN to choose, for a mean over nothing, does
-    not mean that it was chosen.
-    """
-    found = None
-    while exprs:
-        bad = (e for e in exprs if e.literal is None and not _range("", evaluate(e)).finite)
-        expr = next(bad, None)
-        if expr is None:
-            break
-        found, exprs = expr, () if expr.call is None else expr.call.args
-    return found
-
-
-# --- In the steps ---
+        looks = search.in_updates(leaves, (solver.init(params) if state is None else state).outer, treedef)
+    found = next(filter(None, itertools.islice(looks, count)), None)
+    return NotFinite(False, solver.name, count) if found is None else found
 
 
 class _Watched(Problem):
@@ -220,9 +143,9 @@ class _Watched(Problem):
 
     def squared(self, v: int, moves: Moves) -> jax.Array:
         squared = super().squared(v, moves)
-        inputs = [x for x in moves.inputs if x is not None]
         # Where a node does not say how its inputs move, the sum of the squares does.
-        self._note(v, *(inputs or [squared]), *([] if moves.output is None else [moves.output]))
+        inputs = squared if all(x is None for x in moves.inputs) else moves.inputs
+        self._note(v, inputs, moves.output)
         return squared
 
     @property
@@ -236,102 +159,159 @@ class _Watched(Problem):
             if node.rule is not None:
                 sources = {s for wire in node.wires for s in wire.sources}
                 values = {s: jnp.zeros(self.graph.nodes[s].shape, self.dtype) for s in sources}
-                found = solver.part(self, node, values, self.asked.get(node.index))
-                self._note(node.index, *(x for x in found if x is not None))
+                self._note(node.index, solver.part(self, node, values, self.asked.get(node.index)))
 
-    def _note(self, v: int, *arrays: jax.Array) -> None:
-        self.events.append((v, jnp.stack([jnp.isfinite(x).all() for x in arrays]).all()))
+    def _note(self, v: int, *arrays: Any) -> None:
+        self.events.append((v, jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()))
 
-
-def _steps(program: Program, traced: tracing.Traced, leaves: Sequence[Any]) -> Iterator[NotFinite | None]:
-    """The steps of a method with a state, and what is not finite in each."""
-    solver, graph = program.solver, program.partition.graph
-    order: list[int] = []
-
-    @jax.jit
-    def start(leaves: Any, constants: Any) -> Any:
-        return solver.iteration(program.problem(leaves, constants), measure=True).start()
-
-    @jax.jit
-    def advance(state: Any, leaves: Any, constants: Any) -> Any:
-        problem: Any = program.problem(leaves, constants)
-        iteration = solver.iteration(problem, measure=True)
-        before = iteration.values(state)
-        problem.events.clear()
-        new = iteration.step(state)
-        order[:], finite = zip(*problem.events, strict=True)
-        seen = {}  # what the inputs of nodes are
-        for v in range(len(graph.nodes)):
-            pairs = zip(problem.inputs.get(v, ()), problem.shifts(v, before), strict=False)
-            seen[v] = [at if shift is None else at + shift for at, shift in pairs]
-        outputs = {v: problem.points[v] + shift for v, shift in before.items()}
-        return new, jnp.stack(finite), seen, outputs, iteration.values(new)
-
-    state = start(leaves, traced.constants)
-    for step in itertools.count(1):
-        state, finite, seen, outputs, after = advance(state, leaves, traced.constants)
-        bad = [(v, "the projection of {}") for v in np.array(order)[~np.asarray(finite)]]
-        consensus = "the consensus of {}, from moves that are finite"
-        bad += [(v, consensus) for v, value in after.items() if not np.isfinite(value).all()]
-        yield _at_node(program, step, *bad[0], seen, outputs, after) if bad else None
+    def noted(self) -> jax.Array:
+        """For each projection, in order, its node; -1 where it is finite."""
+        nodes, finite = zip(*self.events, strict=True)
+        return jnp.where(jnp.stack(finite), -1, jnp.array(nodes))
 
 
-def _at_node(
-    program: Program,
-    step: int,
-    v: int,
-    where: str,
-    inputs: Mapping[int, Sequence[Any]],
-    outputs: Mapping[int, Any],
-    after: Mapping[int, Any],
-) -> NotFinite:
-    """What a step made of a node that is not finite."""
-    graph = program.partition.graph
-    named = info(graph, graph.nodes[v])
-    before = [_range("output before", outputs[v])] if v in outputs else []
-    return _report(program, step)(
-        where=where.format(named.label),
-        node=named,
-        line=named.line,
-        inputs=(*_ranges("input", inputs[v]), *before),
-        output=_range("displacement after", after[v]) if v in after else None,
-        advice=(
+class _Search:
+    """Looks for what is not finite in a function, and in the steps that a method makes from there."""
+
+    def __init__(self, solver: Solver, traced: tracing.Traced) -> None:
+        self.program = Program(solver.one_by_one(), traced, _Watched)
+        self.solver, self.graph = self.program.solver, self.program.partition.graph
+        self.traced, self.constants = traced, traced.constants
+        self.step = 0
+
+    def report(self, where: str, advice: str, **more: Any) -> NotFinite:
+        steps = max(self.step - 1, 0)
+        return NotFinite(True, self.solver.name, steps, self.step, where, advice=advice, **more)
+
+    # --- In the function ---
+
+    def in_function(self, leaves: Sequence[Any]) -> NotFinite | None:
+        """The first value that is not finite in the evaluation of the function."""
+        for name, leaf in zip(self.traced.names, leaves, strict=True):
+            seen = _range(f"parameter {name!r}", leaf)
+            if not seen.finite:
+                advice = "Restart from parameters that are finite: those of the last update that were."
+                return self.report(seen.what, advice, output=seen)
+        evaluate, values = self.graph.evaluator(self.constants, leaves)
+        for node in self.graph.nodes:
+            output = _range("output", values[node.index])
+            if not output.finite:
+                return self.cause(evaluate, node, output)
+        for i, out in enumerate(self.graph.outputs):
+            seen = _range(f"output {i}", evaluate(out))
+            if not seen.finite:
+                where = f"{seen.what} of the function, from losses that are finite"
+                advice = "Look at what the function does to its losses."
+                return self.report(where, advice, line=out.line, output=seen)
+        return None
+
+    def cause(self, evaluate: Evaluator, node: Node, output: Range) -> NotFinite:
+        """What made a node's output not finite: an equation or an array that it reads, or the node itself."""
+        named = info(self.graph, node)
+        expr = _origin(evaluate, [wire.expr for wire in node.inputs])
+        if expr is None:
+            where, line, inside = named.label, node.line, _ranges("input", evaluate.each(node.inputs))
+            advice = "Finite inputs are too large for it: scale the batch and the parameters down."
+        elif expr.constant is not None:
+            where, line, inside = f"a captured array, which {named.label} reads", node.line, ()
+            output = _range(f"captured array {expr.constant}", evaluate(expr))
+            advice = "Clean the batch: look for missing values, and for what divides by zero."
+        else:
+            what = "an array" if expr.call is None else f"the equation {expr.call.name!r}"
+            where, line = f"{what}, which {named.label} reads", expr.line or node.line
+            inside = _ranges("operand", [evaluate(arg) for arg in (expr.call.args if expr.call else ())])
+            output = _range("result", evaluate(expr))
+            advice = "It does not depend on a parameter: look at the batch, and at this equation."
+        return self.report(where, advice, node=named, line=line, inputs=inside, output=output)
+
+    # --- In the steps ---
+
+    def in_steps(self, leaves: list[Any]) -> Iterator[NotFinite | None]:
+        """The steps of a method with a state, and what is not finite in each."""
+
+        def begin(leaves: list[Any], constants: Any) -> tuple[Any, Any]:
+            problem = self.program.problem(leaves, constants)
+            return problem, self.solver.iteration(problem, measure=True)
+
+        @jax.jit
+        def advance(state: Any, *given: Any) -> Any:
+            problem, iteration = begin(*given)
+            old = iteration.values(state)
+            problem.events.clear()
+            new = iteration.step(state)
+            return new, problem.noted(), old, iteration.values(new)
+
+        given = leaves, self.constants
+        state = jax.jit(lambda *given: begin(*given)[1].start())(*given)
+        for self.step in itertools.count(1):
+            state, noted, old, new = advance(state, *given)
+            bad = [(v, "the projection of {}") for v in noted.tolist() if v >= 0]
+            consensus = "the consensus of {}, from moves that are finite"
+            bad += [(v, consensus) for v, value in new.items() if not np.isfinite(value).all()]
+            yield self.at_node(*bad[0], leaves, old, new) if bad else None
+
+    def in_updates(self, leaves: list[Any], outer: Any, treedef: Any) -> Iterator[NotFinite | None]:
+        """Sweeps, each followed by a step of the outer optimiser, and what is not finite in each."""
+
+        @jax.jit
+        def sweep(leaves: Any, constants: Any, outer: Any) -> Any:
+            problem: Any = self.program.problem(leaves, constants)
+            moves, _ = self.solver.moves(problem)
+            problem.note_asked(self.solver)
+            new = self.program.applied(leaves, moves, outer, treedef, problem.loss)
+            return *new, problem.noted(), moves
+
+        for self.step in itertools.count(1):
+            new, outer, noted, moves = sweep(leaves, self.constants, outer)
+            bad = [v for v in noted.tolist() if v >= 0]
+            found = self.at_node(bad[0], "the projection of {}", leaves, {}, {}) if bad else None
+            per_leaf = self.graph.per_leaf(moves)
+            for name, leaf, move in zip(self.traced.names, new, per_leaf, strict=True):
+                if found is None and not _range("", leaf).finite:
+                    found = self.report(
+                        f"the outer optimiser, for the parameter {name!r}",
+                        "Lower its learning rate, or clip what it is given, with optax.clip.",
+                        inputs=(_range("move", move),),
+                        output=_range("parameter", leaf),
+                    )
+            leaves = new
+            yield found or self.in_function(leaves)
+
+    def at_node(self, v: int, where: str, leaves: list[Any], old: Values, new: Values) -> NotFinite:
+        """What a step made of a node that is not finite, from the displacements before it and after it."""
+
+        @jax.jit
+        def seen(leaves: list[Any], constants: Any, old: Values) -> tuple[list[Any], list[Any]]:
+            problem = self.program.problem(leaves, constants)
+            shifts = problem.shifts(v, old) if old else itertools.repeat(None)
+            pairs = zip(problem.inputs[v], shifts, strict=False)
+            inputs = [x if shift is None else x + shift for x, shift in pairs]
+            return inputs, [] if node.is_target else [problem.points[v] + old.get(v, 0)]
+
+        node = self.graph.nodes[v]
+        named = info(self.graph, node)
+        inputs, output = seen(leaves, self.constants, old)
+        return self.report(
+            where.format(named.label),
             "Look at these ranges: numbers far from one, of the batch, a target or a parameter, are lost when"
-            " they are squared. Scale them, or take smaller steps."
-        ),
-    )
+            " they are squared. Scale them, or take smaller steps.",
+            node=named,
+            line=named.line,
+            inputs=(*_ranges("input", inputs), *(_range("output before", x) for x in output)),
+            output=_range("displacement after", new[v]) if v in new else None,
+        )
 
 
-def _updates(
-    program: Program, traced: tracing.Traced, leaves: list[Any], outer: Any, treedef: Any
-) -> Iterator[NotFinite | None]:
-    """Sweeps, each followed by a step of the outer optimiser, and what is not finite in each."""
-    order: list[int] = []
+def _origin(evaluate: Evaluator, exprs: Sequence[Expr]) -> Expr | None:
+    """The first expression behind some that is not finite, though all that it is computed from is.
 
-    @jax.jit
-    def sweep(leaves: Any, constants: Any, outer: Any) -> Any:
-        problem: Any = program.problem(leaves, constants)
-        moves, _ = program.solver.moves(problem)
-        problem.note_asked(program.solver)
-        order[:], finite = zip(*problem.events, strict=True)
-        new, outer = program.applied(leaves, moves, outer, treedef, problem.loss)
-        return new, outer, jnp.stack(finite), moves, problem.inputs, problem.points
-
-    for step in itertools.count(1):
-        new, outer, finite, moves, inputs, points = sweep(leaves, traced.constants, outer)
-        bad, what = np.array(order)[~np.asarray(finite)], "the projection of {}"
-        found = _at_node(program, step, bad[0], what, inputs, points, {}) if len(bad) else None
-        per_leaf = program.partition.graph.per_leaf(moves)
-        for name, leaf, move in zip(traced.names, new, per_leaf, strict=True):
-            if found is None and not np.isfinite(np.asarray(leaf, np.float32)).all():
-                found = _report(program, step)(
-                    where=f"the outer optimiser, for the parameter {name!r}",
-                    inputs=(_range("move", move),),
-                    output=_range("parameter", leaf),
-                    advice="Lower its learning rate, or clip what it is given, with optax.clip.",
-                )
-        leaves = new
-        yield found or _in_function(program, traced, leaves, step)
+    Numbers written in the program do not count: that there is a NaN to choose, for a mean over nothing, does
+    not mean that it was chosen.
+    """
+    found = None
+    while expr := next((e for e in exprs if e.literal is None and not _range("", evaluate(e)).finite), None):
+        found, exprs = expr, () if expr.call is None else expr.call.args
+    return found
 
 
 def _ranges(what: str, arrays: Sequence[Any]) -> tuple[Range, ...]:

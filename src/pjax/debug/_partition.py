@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pjax.graph import read as tracing
@@ -77,49 +77,40 @@ def explain_partition(fn: Callable[[Any], Any], params: Any, solver: Solver | No
     solver = AlternatingProjections() if solver is None else solver
     graph = tracing.build(tracing.read(fn, params), keep_loops=solver.keeps_loops)
     partition = solver.partition(graph)
-    divided = partition.graph
-    old = _originals(graph, divided)
+    divided, number = partition.graph, {node.name: node.index for node in graph.nodes}
 
-    def shown(nodes: Sequence[int]) -> tuple[NodeInfo, ...]:
+    def originals(nodes: Iterable[int]) -> list[int]:
+        return [number[divided.nodes[v].name] for v in dict.fromkeys(nodes)]
+
+    def shown(nodes: Iterable[int]) -> tuple[NodeInfo, ...]:
         return tuple(info(graph, graph.nodes[v]) for v in nodes)
 
     identities = []
     for node in divided.nodes:
-        if node.index not in old:
-            behind = old[node.inputs[0].sources[0]]
-            readers = list(dict.fromkeys(old[r] for r, _ in divided.readers[node.index]))
+        if node.name not in number:
+            (behind,) = originals(node.inputs[0].sources)
+            readers = originals(r for r, _ in divided.readers[node.index])
             cycles = filter(None, (_odd_cycle(graph, behind, r) for r in readers))
-            cycle = min(cycles, key=len, default=[])
-            identities.append(InsertedIdentity(node.name, shown([behind])[0], shown(readers), shown(cycle)))
+            cycle = min(cycles, key=len, default=())
+            (passed,) = shown([behind])
+            identities.append(InsertedIdentity(node.name, passed, shown(readers), shown(cycle)))
     sets = tuple(tuple(info(divided, divided.nodes[v]) for v in nodes) for nodes in partition.sets)
     return PartitionReport(solver.name, sets, tuple(identities))
 
 
-def _originals(graph: Graph, divided: Graph) -> dict[int, int]:
-    """For each node of a divided graph that was there before, its number in the graph."""
-    found: dict[int, int] = {}
-    for node in divided.nodes:
-        if len(found) < len(graph.nodes) and node.name == graph.nodes[len(found)].name:
-            found[node.index] = len(found)
-    return found
-
-
-def _odd_cycle(graph: Graph, v: int, r: int) -> list[int]:
+def _odd_cycle(graph: Graph, v: int, r: int) -> tuple[int, ...]:
     """An odd cycle through the edge of two nodes: a shortest even path from one to the other; empty for none.
 
-    Each node is there twice, once for an even and once for an odd number of steps.
+    Each node is reached twice, once in an even and once in an odd number of steps.
     """
-    before: dict[tuple[int, int], tuple[int, int] | None] = {(v, 0): None}
-    queue = deque(before)
-    while queue and (r, 0) not in before:
-        w, odd = queue.popleft()
-        for u in sorted(graph.neighbours[w]):
-            if {u, w} != {v, r} and (u, 1 - odd) not in before:
-                before[u, 1 - odd] = w, odd
-                queue.append((u, 1 - odd))
-    path: list[int] = []
-    at = (r, 0) if (r, 0) in before else None
-    while at is not None:
-        path.append(at[0])
-        at = before[at]
-    return path[::-1] if len(set(path)) == len(path) else []
+    paths: deque[tuple[int, ...]] = deque([(v,)])
+    reached = {(v, 0)}
+    while paths:
+        path = paths.popleft()
+        if path[-1] == r and len(path) % 2:
+            return path if len(set(path)) == len(path) else ()
+        for u in sorted(graph.neighbours[path[-1]]):
+            if {u, path[-1]} != {v, r} and (u, len(path) % 2) not in reached:
+                reached.add((u, len(path) % 2))
+                paths.append((*path, u))
+    return ()

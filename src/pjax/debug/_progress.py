@@ -56,7 +56,9 @@ class Progress:
         check_whole("total", 1 if total is None else total)
         check_whole("every", every)
         self._total, self._name, self._show = total, name, show
-        self._stream = stream
+        self._stream = sys.stderr if stream is None else stream
+        # Whether a line can be drawn again: on a terminal, and in a notebook.
+        self._redraws = self._stream.isatty() or "ipykernel" in sys.modules
         self.every = every
         """After how many steps a compiled program calls it."""
         self._lock = threading.Lock()  # programs call from threads of their own
@@ -95,22 +97,13 @@ class Progress:
                 self._drawn = now
                 self._draw("" if self._redraws else "\n")
 
-    @property
-    def _out(self) -> TextIO:
-        return sys.stderr if self._stream is None else self._stream
-
-    @property
-    def _redraws(self) -> bool:
-        """Whether a line can be drawn again: on a terminal, and in a notebook."""
-        return self._out.isatty() or "ipykernel" in sys.modules
-
     def _draw(self, end: str) -> None:
         line, self._shown = self._line(), self.step
         if self._redraws:
             line = "\r" + line.ljust(self._width)
             self._width = len(line) - 1
-        self._out.write(line + end)
-        self._out.flush()
+        self._stream.write(line + end)
+        self._stream.flush()
 
     def _line(self) -> str:
         assert self._start is not None

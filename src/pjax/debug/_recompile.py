@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
@@ -162,7 +163,8 @@ def _facts(x: Any) -> dict[str, str]:
     weak = f"{kind} (weak)" if getattr(aval, "weak_type", False) else kind
     array = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
     device = str(x.sharding) if array and getattr(x, "committed", False) else "any"
-    return {"shape": str(list(aval.shape)), "type": kind, "weak type": weak, "device": device}
+    shape = str(list(aval.shape))
+    return {"structure": "present", "shape": shape, "type": kind, "weak type": weak, "device": device}
 
 
 def _equations(jaxpr: jex.Jaxpr) -> Iterator[_Equation]:
@@ -183,12 +185,8 @@ def _equations(jaxpr: jex.Jaxpr) -> Iterator[_Equation]:
 def _differences(before: _Call, after: _Call) -> list[Difference]:
     found: list[Difference] = []
     for where in dict.fromkeys((*before.arrays, *after.arrays)):
-        old, new = before.arrays.get(where), after.arrays.get(where)
-        if old is None or new is None:
-            there = ("absent" if facts is None else "present" for facts in (old, new))
-            found.append(Difference(where, "structure", *there))
-            continue
-        kinds = [kind for kind in old if old[kind] != new[kind]]
+        old, new = (call.arrays.get(where, {"structure": "absent"}) for call in (before, after))
+        kinds = [kind for kind in old if old[kind] != new.get(kind, old[kind])]
         if "type" in kinds and "weak type" in kinds:
             kinds.remove("weak type")
         found += [Difference(where, kind, old[kind], new[kind]) for kind in kinds]
@@ -200,13 +198,12 @@ def _differences(before: _Call, after: _Call) -> list[Difference]:
 
 def _equation_differences(before: Sequence[_Equation], after: Sequence[_Equation]) -> list[Difference]:
     numbers = []
-    for old, new in zip(before, after, strict=False):
+    end = _Equation("no equation", "", None)  # of the function that has fewer
+    for old, new in itertools.zip_longest(before, after, fillvalue=end):
         if old.rest != new.rest:
             return [Difference("the function", "equation", old.place, new.place)]
         if old.numbers != new.numbers:
             numbers.append(Difference(new.place, "number", old.numbers, new.numbers))
-    if len(before) != len(after):
-        return [Difference("the function", "equation", f"{len(before)} equations", f"{len(after)} equations")]
     return numbers
 
 

@@ -39,6 +39,14 @@ HOLDS = 1e-6
 SMALL = 0.01
 """Nodes that are violated by less than this part of their size are not called stuck."""
 
+# From what holds to what does not, four tones to a decade; and what is not a number.
+COLOURS = ("#f4f5f6", "#fbe3b5", "#f5a65b", "#d6453d", "#5c1230")
+NOT_FINITE = "#1f6feb"
+LEAST, MOST, TONES = 1e-6, 1.0, 24
+
+_NAMED = 60  # more rows than this cannot all be named
+_TREND_WORDS = {"falls": "falls to", "stays": "stays at", "grows": "grows to"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Violations:
@@ -93,9 +101,49 @@ class Violations:
             end = f"none of {len(self.nodes)} nodes is stuck"
         return f"{names.table(rows)}\n{self.method}, {self.steps} steps: {end}"
 
+    @styled
     def plot(self) -> Any:
         """A heat map over nodes and steps, as a matplotlib figure. Needs matplotlib."""
-        return _heat_map(self)
+        number = len(self.nodes)
+        down = max(min(0.42 * number, 14), 0.05 * number)
+        figure = module("matplotlib.figure").Figure(figsize=(12, down + 2.6), layout="constrained")
+        figure.suptitle("Which constraints hold", fontsize=21, fontweight="bold")
+        axis = figure.add_subplot(xlabel="step")
+        about = "distance of each node from its function, relative to its size"
+        axis.set_title(f"{self.method}, {self.steps} steps: {about}", fontsize=14, color=FAINT)
+        colours = module("matplotlib.colors")
+        tones = colours.LinearSegmentedColormap.from_list("violation", COLOURS, N=TONES)
+        image = axis.imshow(
+            np.ma.masked_invalid(np.maximum(self.values.T, LEAST)),
+            cmap=tones.with_extremes(bad=NOT_FINITE),
+            norm=colours.LogNorm(LEAST, MOST, clip=True),
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0.5, self.steps + 0.5, number - 0.5, -0.5),
+        )
+        if number < 30:
+            axis.hlines(np.arange(number - 1) + 0.5, 0.5, self.steps + 0.5, color="white", lw=1.6)
+        linear_scale(axis.xaxis)
+        named = range(0, number, -(-number // _NAMED))
+        axis.set_yticks(named, [self.nodes[i].label for i in named])
+        ends = axis.secondary_yaxis("right")
+        ends.set_yticks(named, [f"{self._ending(i)}  {self.nodes[i].place}" for i in named], color=FAINT)
+        for i, text in zip(named, ends.get_yticklabels(), strict=True):
+            if self.nodes[i] in self.stuck:
+                text.set(color=COLOURS[3], fontweight="bold")
+        bar = figure.colorbar(image, orientation="horizontal", shrink=0.8, aspect=40)
+        bar.set_ticks([1e-6, 1e-4, 1e-2, 1.0], labels=["≤ 0.0001 %", "0.01 %", "1 %", "100 %"])
+        if not np.isfinite(self.values).all():
+            bar.set_label("blue: not a number", color=NOT_FINITE)
+        for part in (axis, ends, bar.ax):
+            part.tick_params(length=0, pad=6, which="both")
+        for side in (*axis.spines.values(), *ends.spines.values(), bar.outline):
+            side.set_visible(False)
+        return figure
+
+    def _ending(self, i: int) -> str:
+        trend = self.trend(i)
+        return f"{_TREND_WORDS[trend]} {_percent(self.values[-1, i])}" if trend in _TREND_WORDS else trend
 
     def save(self, path: str | Path) -> Path:
         """Draw the heat map into a file, ``.png`` or ``.svg``. Needs matplotlib."""
@@ -182,64 +230,6 @@ def _length(x: jax.Array, read: jax.Array | None) -> jax.Array:
     largest = jnp.max(jnp.abs(x), initial=0)
     scale = jnp.where(largest > 0, largest, 1)
     return scale * jnp.sqrt(jnp.sum((x / scale) ** 2))
-
-
-# --- The picture: nodes from top to bottom, steps from left to right ---
-
-# From what holds to what does not, four tones to a decade; and what is not a number.
-COLOURS = ("#f4f5f6", "#fbe3b5", "#f5a65b", "#d6453d", "#5c1230")
-NOT_FINITE = "#1f6feb"
-LEAST, MOST, TONES = 1e-6, 1.0, 24
-
-_NAMED = 60  # more rows than this cannot all be named
-_TREND_WORDS = {"falls": "falls to", "stays": "stays at", "grows": "grows to"}
-
-
-@styled
-def _heat_map(found: "Violations") -> Any:
-    """A heat map, with what became of each node and its line at the right."""
-    number = len(found.nodes)
-    down = max(min(0.42 * number, 14), 0.05 * number)
-    figure = module("matplotlib.figure").Figure(figsize=(12, down + 2.6), layout="constrained")
-    module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    figure.suptitle("Which constraints hold", fontsize=21, fontweight="bold")
-    axis = figure.add_subplot(xlabel="step")
-    about = "distance of each node from its function, relative to its size"
-    axis.set_title(f"{found.method}, {found.steps} steps: {about}", fontsize=14, color=FAINT)
-    colours = module("matplotlib.colors")
-    tones = colours.LinearSegmentedColormap.from_list("violation", COLOURS, N=TONES)
-    image = axis.imshow(
-        np.ma.masked_invalid(np.maximum(found.values.T, LEAST)),
-        cmap=tones.with_extremes(bad=NOT_FINITE),
-        norm=colours.LogNorm(LEAST, MOST, clip=True),
-        aspect="auto",
-        interpolation="nearest",
-        extent=(0.5, found.steps + 0.5, number - 0.5, -0.5),
-    )
-    if number < 30:
-        axis.hlines(np.arange(number - 1) + 0.5, 0.5, found.steps + 0.5, color="white", lw=1.6)
-    linear_scale(axis.xaxis)
-    named = range(0, number, -(-number // _NAMED))
-    axis.set_yticks(named, [found.nodes[i].label for i in named])
-    ends = axis.secondary_yaxis("right")
-    ends.set_yticks(named, [f"{_ending(found, i)}  {found.nodes[i].place}" for i in named], color=FAINT)
-    for i, text in zip(named, ends.get_yticklabels(), strict=True):
-        if found.nodes[i] in found.stuck:
-            text.set(color=COLOURS[3], fontweight="bold")
-    bar = figure.colorbar(image, orientation="horizontal", shrink=0.8, aspect=40)
-    bar.set_ticks([1e-6, 1e-4, 1e-2, 1.0], labels=["≤ 0.0001 %", "0.01 %", "1 %", "100 %"])
-    if not np.isfinite(found.values).all():
-        bar.set_label("blue: not a number", color=NOT_FINITE)
-    for part in (axis, ends, bar.ax):
-        part.tick_params(length=0, pad=6, which="both")
-    for side in (*axis.spines.values(), *ends.spines.values(), bar.outline):
-        side.set_visible(False)
-    return figure
-
-
-def _ending(found: "Violations", i: int) -> str:
-    trend = found.trend(i)
-    return f"{_TREND_WORDS[trend]} {_percent(found.values[-1, i])}" if trend in _TREND_WORDS else trend
 
 
 def _percent(x: float) -> str:

@@ -1,34 +1,21 @@
 """Rules: that they project onto the graphs of their functions, compared with a search."""
 
-import abc
 import dataclasses
 import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pjax.checks import check_name
 from pjax.errors import InputError
 from pjax.rules import Example, Primitive, Target, registered
-from pjax.testing import search
-from pjax.testing.report import (
-    ROUNDINGS,
-    SCALES,
-    TOLERANCE,
-    WEIGHTS,
-    Report,
-    Shapes,
-    Witness,
-    brief,
-    drawn_inputs,
-    drawn_sizes,
-    worst,
-)
-from pjax.testing.search import rounding
+from pjax.testing import report, search
+from pjax.testing.report import Report, Shapes, Witness
 
 _HARD = 1e6  # weight of a loss whose minimisers are projected onto
 
@@ -42,7 +29,7 @@ def check_projection(
     labels: str = "classes",
     scale: float | None = None,
     samples: int | Sequence[int] = 256,
-    scales: tuple[float, float] = SCALES,
+    scales: tuple[float, float] = report.SCALES,
     dtype: str = "float64",
     key: int = 0,
 ) -> Report:
@@ -91,26 +78,26 @@ def check_projection(
     >>> check_projection(Identity(), [[()]], samples=16).points
     16
     """
-    if labels not in ("classes", "probabilities", "numbers"):
-        raise ValueError(f'labels must be "classes", "probabilities" or "numbers", got {labels!r}.')
-    limit = TOLERANCE.get(dtype, 1.0)
+    check_name("labels", labels, ("classes", "probabilities", "numbers"))
+    limit = report.TOLERANCE.get(dtype, 1.0)
     if rule.is_target and scale is None:
         limit = max(limit, 4 / _HARD)
+    if not rule.is_target:
+        default = inspect.signature(rule.project).parameters["weight"].default
+        if default != 1:
+            raise AssertionError(f"{rule.name}: the weight is 1 by default: got {default!r}.")
     reports = []
+    kind = _TargetCheck if rule.is_target else _Check
+    given = frozenset(constant), frozenset(sided), labels, scale
     counts = [samples] * len(shapes) if isinstance(samples, int) else list(samples)
     for number, (case, count) in enumerate(zip(shapes, counts, strict=True)):
-        same = rule, tuple(tuple(shape) for shape in case), dtype, limit
-        check: _Check
-        if rule.is_target:
-            check = _TargetCheck(*same, labels, scale)
-        else:
-            check = _PrimitiveCheck(*same, frozenset(constant), frozenset(sided))
+        check = kind(rule, tuple(map(tuple, case)), dtype, limit, *given)
         points = check.sample(np.random.default_rng((key, number)), count, scales)
         if number == len(shapes) // 2:  # these do not depend on the length
             check.uniformity(points)
             check.extremes(points)
         reports.append(check.run(points, number + key))
-    return worst(reports)
+    return report.worst(reports)
 
 
 def check_registered(*names: str, **options: Any) -> Report:
@@ -134,7 +121,7 @@ def check_registered(*names: str, **options: Any) -> Report:
             f"no rule is called {', '.join(map(repr, missing))}; there are {', '.join(sorted(known))}."
             " Register it first: pjax.register_primitive(rule, shapes)"
         )
-    return worst(
+    return report.worst(
         check_example(example, **options)
         for example in registered()
         if example.nearest and (not names or example.rule.name in names)
@@ -173,40 +160,19 @@ def _mapped(rule: Any, first: Any, second: Any, *weight: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Check(abc.ABC):
-    """The properties of a rule for inputs of one shape."""
+class _Check:
+    """The properties of a primitive for inputs of one shape, and most of those of a target."""
 
     rule: Any
     core: Shapes
-    dtype: str
-    limit: float
-
-    moves: ClassVar[int]
-    """How many parts of the points a projection returns."""
-
-    @abc.abstractmethod
-    def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
-        """Points to project."""
-
-    @abc.abstractmethod
-    def describe(self, points: Points, row: int) -> str:
-        """One of the points in words."""
-
-    @abc.abstractmethod
-    def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
-        """Points of sizes, in a type."""
-
-    @abc.abstractmethod
-    def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:
-        """Excess, offset and drift of every point, the cost found, and the best known."""
-
-    def more(self, points: Points, result: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        """What else the examination looks at."""
-        return ()
-
-    def firm(self) -> "_Check | None":
-        """The check to make again where a better point was found, if there is one."""
-        return None
+    dtype: str = dataclasses.field(compare=False)  # the search is compiled once for all types of the rule
+    limit: float = dataclasses.field(compare=False)
+    constant: frozenset[int]
+    sided: frozenset[int]
+    labels: str
+    scale: float | None
+    firmly: bool = False
+    """Whether a point is only as good as those on both sides that rounding could confuse with it."""
 
     def witness(self, points: Points) -> Witness:
         return Witness(self.rule.name, functools.partial(self.describe, points))
@@ -216,10 +182,9 @@ class _Check(abc.ABC):
             return jax.tree.map(np.asarray, _call(self.rule, "project", *points))
 
     def wide(self, method: str, *arguments: Any) -> Any:
-        """A method in float64, compiled once for all types of the rule."""
-        same = dataclasses.replace(self, dtype="", limit=0.0)
+        """A method in float64."""
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, _call(same, method, *arguments))
+            return jax.tree.map(np.asarray, _call(self, method, *arguments))
 
     def figures(self, every: Any, key: int) -> Any:
         """What `examine` finds, in blocks of one length, so that it is compiled once."""
@@ -234,23 +199,20 @@ class _Check(abc.ABC):
     def run(self, points: Points, key: int) -> Report:
         result = self.project(points)
         every = _floats((points, result, *self.more(points, result)), lambda a: a.astype(np.float64))
-        figures, firm = self.figures(every, key), self.firm()
+        figures = self.figures(every, key)
         beaten = np.flatnonzero(figures[0] > self.limit)
-        if len(beaten) and firm is not None:
+        if len(beaten) and self.alone:
             rows = np.resize(beaten, 64 * math.ceil(len(beaten) / 64))  # few lengths: less to compile
+            firm = dataclasses.replace(self, firmly=True)
             again = firm.figures(jax.tree.map(lambda a: a[rows], every), key)
             for old, new in zip(figures, again, strict=True):
                 old[rows] = new
         excess, offset, drift, found, best = figures
-        demand = self.witness(points).demand
-        demand("the result lies on the graph", offset <= ROUNDINGS, offset, "units of rounding off")
-        demand("projecting again changes nothing", drift <= ROUNDINGS, drift, "units of rounding")
 
         def costs(row: int) -> str:
             return f"relative excess: cost {found[row]:.9g}, but a search found {best[row]:.9g}"
 
-        demand("no better point exists", excess <= self.limit, excess, costs)
-        return Report(len(excess), float(excess.max()), float(offset.max()), float(drift.max()))
+        return self.witness(points).report(excess, offset, drift, self.limit, costs)
 
     def uniformity(self, points: Points) -> None:
         """Points at once with an array of weights, and one by one under vmap with a scalar weight, agree."""
@@ -274,20 +236,7 @@ class _Check(abc.ABC):
             sizes = (0.0, 1e-2, 0.1, 1.0) if dtype == "bfloat16" else (0.0, 1e-9, 1.0, 1e9)
             extreme = self.extreme(points, sizes, jnp.dtype(dtype))
             result = dataclasses.replace(self, dtype=dtype).project(extreme)
-            self.witness(extreme).kept(extreme[: self.moves], result)
-
-
-@dataclasses.dataclass(frozen=True)
-class _PrimitiveCheck(_Check):
-    constant: frozenset[int]
-    sided: frozenset[int]
-    firmly: bool = False
-    """Whether a point is only as good as those on both sides that rounding could confuse with it."""
-
-    moves: ClassVar[int] = 2
-
-    def firm(self) -> "_Check | None":
-        return dataclasses.replace(self, firmly=True) if self.free().sum() == 1 else None
+            self.witness(extreme).kept(extreme[:-1], result)
 
     def value(self, flat: Any) -> Any:
         parts = jnp.split(flat, np.cumsum([math.prod(shape) for shape in self.core])[:-1], axis=-1)
@@ -296,6 +245,11 @@ class _PrimitiveCheck(_Check):
     def slopes(self, flat: Any) -> tuple[Any, Any]:
         values, pull = jax.vjp(self.value, flat)
         return values, pull(jnp.ones_like(values))[0]
+
+    @property
+    def alone(self) -> bool:
+        """Whether a single number may move."""
+        return not self.rule.is_target and bool(self.free().sum() == 1)
 
     def free(self) -> np.ndarray:
         """1 for the numbers that may move, 0 for the others."""
@@ -307,7 +261,7 @@ class _PrimitiveCheck(_Check):
 
     def describe(self, points: Points, row: int) -> str:
         inputs, target, weight = points
-        shown = ", ".join(brief(x[row]) for x in inputs)
+        shown = ", ".join(report.brief(x[row]) for x in inputs)
         return f"inputs {shown} of shapes {self.core}, target {target[row]!r}, weight {weight[row]!r}"
 
     def more(self, points: Points, result: Any) -> tuple[Any, ...]:
@@ -317,12 +271,6 @@ class _PrimitiveCheck(_Check):
         with jax.enable_x64(self.dtype == "float64"):
             own = np.asarray(_call(self.rule, "forward", *inputs))
         return self.project((inputs, output, points[2])), own
-
-    def uniformity(self, points: Points) -> None:
-        default = inspect.signature(self.rule.project).parameters["weight"].default
-        if default != 1:
-            raise AssertionError(f"{self.rule.name}: the weight is 1 by default: got {default!r}.")
-        super().uniformity(points)
 
     def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
         count = len(points[1])  # as in the other checks, so that nothing is compiled again
@@ -342,7 +290,7 @@ class _PrimitiveCheck(_Check):
 
     def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
         dtype = np.dtype(self.dtype)
-        inputs = tuple(x.astype(dtype) for x in drawn_inputs(rng, count, self.core, scales))
+        inputs = tuple(x.astype(dtype) for x in report.drawn_inputs(rng, count, self.core, scales))
         flat = np.concatenate([x.astype(np.float64).reshape(count, -1) for x in inputs], axis=-1)
         values, slopes = self.wide("slopes", flat)
         sizes = np.abs(values) + np.abs(slopes).max(-1, initial=0)
@@ -359,10 +307,11 @@ class _PrimitiveCheck(_Check):
             np.where(rng.random(count) < 0.5, values, 0),
         ]
         target = np.choose(rng.integers(0, 5, count), kinds)
-        weight = drawn_sizes(rng, WEIGHTS, count)
+        weight = report.drawn_weights(rng, count)
         return inputs, target.astype(dtype), weight.astype(dtype)
 
     def examine(self, points: Any, eps: float, tiny: float, key: jax.Array) -> Any:
+        """Excess, offset and drift of every point, the cost found, and the best known."""
         (inputs, target, weight), (ends, output), (again, output_again), own = points
         origin, end, free = _flat(inputs), _flat(ends), jnp.asarray(self.free())
         norm = functools.partial(jnp.linalg.norm, axis=-1)
@@ -372,7 +321,7 @@ class _PrimitiveCheck(_Check):
         nearby = jnp.concatenate([end + push * (2 * eps * size) for push in pushes])
         values, pull = jax.vjp(jax.vmap(self.value), nearby.reshape(len(pushes), *end.shape))
         slopes = norm(pull(jnp.ones_like(values))[0] * free)
-        alone = self.free().sum() == 1
+        alone = self.alone
         if alone or self.sided:  # some of the points may lie beyond a border or on a pole
             slope, off_graph = jnp.nanmax(slopes, axis=0), jnp.nanmin(jnp.abs(output - values), axis=0)
         else:
@@ -387,7 +336,9 @@ class _PrimitiveCheck(_Check):
         height = jnp.abs(target) + jnp.abs(output) + slope * reach
         if alone:  # a function may be less accurate in the type of the rule than the last digit
             noise = jnp.nanmin(jnp.abs(own - values), axis=0)  # at a jump, from the nearest side
-            height = height + jnp.where(jnp.isfinite(noise), noise, 0) / eps + rounding(self.value, end)
+            height = (
+                height + jnp.where(jnp.isfinite(noise), noise, 0) / eps + search.rounding(self.value, end)
+            )
         least = tiny if alone else 1e-300
         unit = eps * (reach + jnp.sqrt(weight) * height) + least
         offset = off_graph / (eps * height + least)
@@ -431,9 +382,7 @@ class _PrimitiveCheck(_Check):
         best = search.levenberg(self.value, cost, best, jnp.stack(starts), origin, target, weight, free, 24)
         best = search.around(cost, best, norm(best[0] - origin), more[1], free)
         # A point that is off by rounding is off by this much in its cost.
-        off = ROUNDINGS * unit
-        slack = 2 * jnp.sqrt(best[1]) * off + off * off
-        excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(found, 1e-300)
+        excess = report.relative_excess(found, best[1], report.ROUNDINGS * unit)
         finite = jnp.isfinite(found)
         return tuple(jnp.where(finite, v, jnp.inf) for v in (excess, offset, drift, found, best[1]))
 
@@ -448,13 +397,13 @@ class _PrimitiveCheck(_Check):
 
 @dataclasses.dataclass(frozen=True)
 class _TargetCheck(_Check):
-    labels: str
-    scale: float | None
+    """The same of a target, of which only the distance is compared."""
 
-    moves: ClassVar[int] = 1
+    def more(self, points: Points, result: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        return ()
 
     def describe(self, points: Points, row: int) -> str:
-        return f"predictions {brief(points[0][row])}, labels {brief(points[1][row])}"
+        return f"predictions {report.brief(points[0][row])}, labels {report.brief(points[1][row])}"
 
     def extreme(self, points: Points, sizes: Sequence[float], kind: Any) -> Points:
         x, y = points
@@ -464,7 +413,7 @@ class _TargetCheck(_Check):
 
     def sample(self, rng: np.random.Generator, count: int, scales: tuple[float, float]) -> Points:
         (shape,) = self.core
-        (x,) = drawn_inputs(rng, count, self.core, scales)
+        (x,) = report.drawn_inputs(rng, count, self.core, scales)
         if self.labels == "classes":
             return x.astype(self.dtype), rng.integers(0, shape[-1], (count, *shape[:-1])).astype(np.int32)
         if self.labels == "probabilities":
@@ -496,10 +445,9 @@ class _TargetCheck(_Check):
         unit = norm(origin) + norm(final)
         if labels.dtype == origin.dtype and self.scale is not None:
             unit = unit + factor * norm(_flat([labels]))  # labels are rounded too
-        off = ROUNDINGS * eps * unit
+        off = report.ROUNDINGS * eps * unit
         # The last term is the noise of the loss as the search evaluates it.
         noise = 8 * float(np.finfo(np.float64).eps) * norm(final)
-        slack = 2 * jnp.sqrt(jnp.abs(best[1])) * off + (1 + factor) * off * off + factor * noise
-        excess = jnp.maximum(found - best[1] - slack, 0) / jnp.maximum(jnp.abs(found), 1e-300)
+        excess = report.relative_excess(found, best[1], off, factor * (off * off + noise))
         figures = (excess, 0 * excess, 0 * excess, found, best[1])
         return tuple(jnp.where(jnp.isfinite(found), v, jnp.inf) for v in figures)

@@ -10,15 +10,18 @@ import numpy as np
 
 Shapes = tuple[tuple[int, ...], ...]
 
-
 SCALES = 1e-4, 1e6
-WEIGHTS = 1.0, 1000.0
 
 
 def drawn_sizes(rng: np.random.Generator, limits: tuple[float, float], count: int) -> np.ndarray:
     """Numbers between the limits, evenly on a logarithmic scale."""
     low, high = np.log10(limits)
     return 10 ** rng.uniform(low, high, count)
+
+
+def drawn_weights(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Weights of outputs."""
+    return drawn_sizes(rng, (1.0, 1000.0), count)
 
 
 def drawn_inputs(
@@ -72,6 +75,18 @@ def worst(reports: Iterable[Report]) -> Report:
     return total
 
 
+def relative_excess(found: Any, best: Any, off: Any, noise: Any = 0.0) -> Any:
+    """How much more costs are than the best known, next to themselves, and beyond what rounding can do.
+
+    Args:
+        found, best: the costs.
+        off: by how much rounding may put a point off.
+        noise: what else costs may be off by.
+    """
+    slack = 2 * abs(best) ** 0.5 * off + off * off + noise
+    return (found - best - slack).clip(0) / abs(found).clip(1e-300)
+
+
 def brief(array: np.ndarray) -> str:
     """An array in a line."""
     return np.array2string(array, threshold=8, edgeitems=3)
@@ -100,6 +115,20 @@ class Witness(NamedTuple):
             f"{self.name}: failed: {what}{amount} ({(~rows).sum()} of {len(rows)} points). "
             f"Point {row}: {self.describe(row)}."
         )
+
+    def report(
+        self,
+        excess: np.ndarray,
+        offset: np.ndarray,
+        drift: np.ndarray,
+        limit: float,
+        costs: Callable[[int], str] | str = "",
+    ) -> Report:
+        """What was measured, if it is what is demanded of projections."""
+        self.demand("the result lies on the graph", offset <= ROUNDINGS, offset, "units of rounding off")
+        self.demand("projecting again changes nothing", drift <= ROUNDINGS, drift, "units of rounding")
+        self.demand("no better point exists", excess <= limit, excess, costs)
+        return Report(len(excess), float(excess.max()), float(offset.max()), float(drift.max()))
 
     def kept(self, given: Any, result: Any) -> None:
         """Demand that types and shapes are those of what was given, and that the result is finite."""

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
+
+from pjax.graph import jaxprs
 
 Cost: TypeAlias = Callable[[jax.Array], jax.Array]
 Best: TypeAlias = tuple[jax.Array, jax.Array]
@@ -144,9 +145,9 @@ def descend(cost: Cost, best: Best, starts: jax.Array, steps: int) -> Best:
     """Gradient descent from many starts with Barzilai-Borwein steps."""
     slope = jax.grad(lambda points: jnp.sum(cost(points)))
 
-    def step(
-        state: tuple[Best, jax.Array, jax.Array, jax.Array], _: None
-    ) -> tuple[tuple[Best, jax.Array, jax.Array, jax.Array], None]:
+    State = tuple[Best, jax.Array, jax.Array, jax.Array]
+
+    def step(state: State, _: None) -> tuple[State, None]:
         best, points, old, size = state
         new = slope(points)
         change = new - old
@@ -182,40 +183,24 @@ def rounding(fn: Callable[[Any], Any], x: jax.Array) -> jax.Array:
     >>> round(float(rounding(lambda x: jnp.log(1 + x * x), jnp.array([1e-3]))[0]), 3)
     1.0
     """
-    closed = jax.make_jaxpr(fn)(x)
-    seen: list[jax.Array] = []
-
-    def note(value: jax.Array) -> jax.Array:
-        seen.append(jnp.zeros_like(value))
-        return value
-
-    _run(closed, [x], note)
+    closed = jaxprs.flat(fn, x)
+    jaxpr = closed.jaxpr
+    on_the_way = [v.aval for eqn in jaxpr.eqns for v in eqn.outvars]
+    numbers = [aval for aval in on_the_way if jnp.issubdtype(aval.dtype, jnp.floating)]
 
     def bumped(*bumps: jax.Array) -> Any:
         left = iter(bumps)
-        return _run(closed, [x], lambda value: value * (1 + next(left)))[0]
+        values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        values[jaxpr.invars[0]] = x
 
-    value, pull = jax.vjp(bumped, *seen)
+        def read(v: Any) -> Any:
+            return values[v] if jaxprs.is_variable(v) else v.val
+
+        for eqn in jaxpr.eqns:
+            for v, found in zip(eqn.outvars, jaxprs.bind(eqn, *map(read, eqn.invars)), strict=True):
+                values[v] = found * (1 + next(left)) if jnp.issubdtype(found.dtype, jnp.floating) else found
+        return read(jaxpr.outvars[0])
+
+    value, pull = jax.vjp(bumped, *(jnp.zeros(aval.shape, aval.dtype) for aval in numbers))
     parts = (jnp.abs(part.reshape(len(x), -1)) for part in pull(jnp.ones_like(value)) if part.ndim)
     return sum((jnp.sum(jnp.where(part < jnp.inf, part, 0), axis=-1) for part in parts), jnp.zeros(len(x)))
-
-
-def _run(closed: Any, inputs: list[Any], change: Callable[[jax.Array], jax.Array]) -> list[Any]:
-    """Evaluate equations, those inside of calls too, and change every number that comes out of one."""
-    values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    values |= dict(zip(closed.jaxpr.invars, inputs, strict=True))
-
-    def read(variable: Any) -> Any:
-        return variable.val if isinstance(variable, Literal) else values[variable]
-
-    for equation in closed.jaxpr.eqns:
-        given = [read(v) for v in equation.invars]
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        if hasattr(inner, "consts"):
-            found = _run(inner, given, change)
-        else:
-            found = equation.primitive.bind(*given, **equation.params)
-            found = found if equation.primitive.multiple_results else [found]
-            found = [change(v) if jnp.issubdtype(jnp.result_type(v), jnp.floating) else v for v in found]
-        values |= dict(zip(equation.outvars, found, strict=True))
-    return [read(v) for v in closed.jaxpr.outvars]

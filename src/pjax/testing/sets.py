@@ -6,16 +6,8 @@ import jax
 import numpy as np
 
 from pjax.sets import Constrain, Set
-from pjax.testing.report import (
-    ROUNDINGS,
-    TOLERANCE,
-    WEIGHTS,
-    Report,
-    Witness,
-    brief,
-    drawn_inputs,
-    drawn_sizes,
-)
+from pjax.testing import report
+from pjax.testing.report import Report, Witness
 
 
 def check_set(into: Set, shape: Sequence[int], *, samples: int = 256, dtype: str = "float64") -> Report:
@@ -47,10 +39,10 @@ def check_set(into: Set, shape: Sequence[int], *, samples: int = 256, dtype: str
     rng = np.random.default_rng(0)
     shape = tuple(shape)
     ones = [1] * len(shape)
-    first, second = (a.astype(dtype) for a in drawn_inputs(rng, samples, (shape, shape)))
+    first, second = (a.astype(dtype) for a in report.drawn_inputs(rng, samples, (shape, shape)))
     extreme = np.resize([0.0, 1e-9, 1e9, 1.0], (16, *ones)) * rng.choice([-1, 1], (16, *shape))
     first, second = (np.concatenate([a, extreme.astype(dtype)]) for a in (first, second))
-    weight = drawn_sizes(rng, WEIGHTS, len(first)).astype(dtype).reshape(-1, *ones)
+    weight = report.drawn_weights(rng, len(first)).astype(dtype).reshape(-1, *ones)
     with jax.enable_x64(dtype == "float64"):
         whole = into.fitted(first.shape, first.shape[: first.ndim - into.core], dtype)
         arrays, structure = jax.tree.flatten(whole)
@@ -76,7 +68,7 @@ def check_set(into: Set, shape: Sequence[int], *, samples: int = 256, dtype: str
         return norm(x.astype(np.float64) - first) ** 2 + factor * norm(x.astype(np.float64) - second) ** 2
 
     def describe(row: int) -> str:
-        return f"{brief(first[row])} and {brief(second[row])}, weight {factor[row]:g}"
+        return f"{report.brief(first[row])} and {report.brief(second[row])}, weight {factor[row]:g}"
 
     factor = weight.reshape(-1).astype(np.float64)
     witness = Witness(type(into).__name__, describe)
@@ -84,15 +76,10 @@ def check_set(into: Set, shape: Sequence[int], *, samples: int = 256, dtype: str
     # What one unit of rounding in every number can change.
     unit = np.finfo(dtype).eps * (norm(first) + norm(second) + norm(end)) + 1e-300
     offset, drift, apart = (norm(a) / unit for a in (end - output, again - end, gap))
-    witness.demand("input and output agree", offset <= ROUNDINGS, offset)
-    witness.demand("projecting again changes nothing", drift <= ROUNDINGS, drift)
-    witness.demand("vmap equals one call", apart <= ROUNDINGS, apart)
+    witness.demand("vmap equals one call", apart <= report.ROUNDINGS, apart)
     found, best = cost(end), np.min([cost(y) for y in tried], axis=0)
-    off = ROUNDINGS * unit * np.sqrt(1 + factor)
-    slack = 2 * np.sqrt(found) * off + off * off
-    excess = np.maximum(found - best - slack, 0) / np.maximum(found, 1e-300)
-    witness.demand("no better point exists", excess <= TOLERANCE[dtype], excess)
-    return Report(samples, float(excess.max()), float(offset.max()), float(drift.max()))
+    excess = report.relative_excess(found, best, report.ROUNDINGS * unit * np.sqrt(1 + factor))
+    return witness.report(excess, offset, drift, report.TOLERANCE[dtype])._replace(points=samples)
 
 
 def _other_points(rng: np.random.Generator, middle: np.ndarray, end: np.ndarray) -> list[np.ndarray]:

@@ -56,9 +56,8 @@ class Lock:
 
     def take(self) -> bool:
         """Whether this process has it now; if not, another one has."""
-        file = self.path.open("a+b")
         # Who had the lock before has removed the file: then this is the lock of a file without a name.
-        while _try_lock(file):
+        while _try_lock(file := self.path.open("a+b")):
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
                     self._file = file
@@ -68,7 +67,6 @@ class Lock:
                         file.flush()
                     return True
             file.close()
-            file = self.path.open("a+b")
         file.close()
         return False
 

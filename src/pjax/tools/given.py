@@ -13,8 +13,8 @@ from pjax.errors import InputError
 from pjax.graph import read as tracing
 
 
-def given(what: Any, params: Any) -> tuple[Callable[[Any], Any], Any]:
-    """A function and its parameters, from the same, or from computations."""
+def given(what: Any, params: Any) -> tuple[Callable[[Any], Any], Any, tracing.Traced]:
+    """A function and its parameters, from the same, or from computations; and the function as it is read."""
     found = [x for x in jax.tree.leaves(what) if isinstance(x, Computation)]
     if found:
         if params is not None:
@@ -22,15 +22,15 @@ def given(what: Any, params: Any) -> tuple[Callable[[Any], Any], Any]:
                 "a computation brings its parameters along: leave params out, or pass the function instead"
             )
         origin, *others = {id(x.origin): x.origin for x in found}.values()
-        return as_function(what) if origin is None or others else origin
-    if not callable(what):
+        what, params = as_function(what) if origin is None or others else origin
+    elif not callable(what):
         raise InputError(
             "expected a function with its parameters, or a Computation made by the functions of pjax; got"
             f" {type(what).__name__} {what!r:.120}"
         )
-    if params is None:
+    elif params is None:
         raise InputError("a function needs its parameters: pass a pytree of floating-point arrays as params")
-    return what, params
+    return what, params, tracing.read(what, params)
 
 
 def constant_names(what: Any, fn: Callable[[Any], Any], constants: Sequence[Any]) -> tuple[str, ...]:
@@ -40,12 +40,10 @@ def constant_names(what: Any, fn: Callable[[Any], Any], constants: Sequence[Any]
     >>> constant_names(None, lambda p: (p * x, y), [y, jax.numpy.ones(2), x])
     ('y', '', 'x')
     """
-    known: list[tuple[str, Any]] = []
-    for array in ancestors([x for x in jax.tree.leaves(what) if isinstance(x, Computation)]):
-        if isinstance(array, Array) and array.name:
-            known.append((array.name, array.value))
+    arrays = ancestors([x for x in jax.tree.leaves(what) if isinstance(x, Computation)])
+    known = [(a.name, a.value) for a in arrays if isinstance(a, Array) and a.name]
     for name, value in _captured(fn).items():
-        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
             known.append((f"{name}.{tracing.path_name(path)}" if path else name, leaf))
     return tuple(
         next((name for name, value in known if _same(value, constant)), "") for constant in constants

@@ -55,10 +55,7 @@ def styled(draw: Callable[P, Any]) -> Callable[P, Any]:
 
     @functools.wraps(draw)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
-        matplotlib = module("matplotlib")
-        with matplotlib.rc_context():
-            matplotlib.rcdefaults()
-            matplotlib.rcParams.update(STYLE)
+        with module("matplotlib.style").context(STYLE, after_reset=True):
             return draw(*args, **kwargs)
 
     return wrapped
@@ -129,7 +126,7 @@ def note(figure: Any, parts: Sequence[str]) -> None:
         figure.text(start, above / height, line, fontsize=12.5, color=FAINT, va="center")
 
 
-def save(figure: Any, path: str | Path, formats: Sequence[str] = ("png", "svg")) -> tuple[Path, ...]:
+def save(figure: Any, path: str | Path, formats: Sequence[str] = FORMATS) -> tuple[Path, ...]:
     """Write a figure as ``path.png``, ``path.svg``; each is there whole or not at all."""
     for name in formats:
         check_name("a format of plots", name, FORMATS)
@@ -138,17 +135,15 @@ def save(figure: Any, path: str | Path, formats: Sequence[str] = ("png", "svg"))
 
 @styled
 def _rendered(figure: Any, name: str) -> bytes:
-    buffer = io.BytesIO()
+    buffer, smaller = io.BytesIO(), io.BytesIO()
     # Neither the date nor the version of matplotlib: what did not change is the same file.
     metadata = {"Date": None} if name == "svg" else {"Software": None}
     # Larger than the figure where something would be cut off.
-    whole = figure.get_tightbbox().padded(0.15)
-    whole = module("matplotlib.transforms").Bbox.union([whole, figure.bbox_inches])
+    whole = figure.bbox_inches.union([figure.get_tightbbox().padded(0.15), figure.bbox_inches])
     figure.savefig(buffer, format=name, dpi=DPI, metadata=metadata, facecolor="white", bbox_inches=whole)
     if name == "svg":
         return buffer.getvalue()
     # With at most 256 colours, a third of the size, and no difference to be seen.
-    smaller = io.BytesIO()
     image = module("PIL.Image").open(buffer).convert("RGB")
     image.quantize(256, dither=0).save(smaller, "PNG", optimize=True, dpi=(DPI, DPI))
     return smaller.getvalue()
@@ -258,15 +253,14 @@ def accuracy_scale(axis: Any, accuracies: np.ndarray, label: str = "") -> None:
         room = 0.06 * (top - bottom) + 0.5
         axis.set_ylim(max(0.0 if top > 0 else -np.inf, bottom - room), min(100.0, top + room))
         axis.yaxis.set_major_locator(ticker.MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def linear_scale(axis: Any) -> None:
     """Few round ticks on one of an axis's two directions, ``axes.xaxis`` or ``axes.yaxis``."""
-    ticker = module("matplotlib.ticker")
-    axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: thousands(value)))
+    axis.set_major_locator(module("matplotlib.ticker").MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(lambda value, _: thousands(value))
 
 
 def decades(axis: Any, low: float, high: float) -> None:
@@ -275,7 +269,7 @@ def decades(axis: Any, low: float, high: float) -> None:
     subs = (1.0, 2.0, 5.0) if high < 40 * low else (1.0, 3.0) if high < 3e3 * low else (1.0,)
     axis.set_major_locator(ticker.LogLocator(base=10, subs=subs, numticks=12))
     axis.set_minor_locator(ticker.NullLocator())
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: thousands(value)))
+    axis.set_major_formatter(lambda value, _: thousands(value))
 
 
 def thousands(value: float) -> str:

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import functools
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -105,7 +105,7 @@ def profile(
             found.append((node, *_measure(*_alone(program, node, leaves, constants), repeats=repeats)))
     total = sum(ms for _, ms, _ in found)
     nodes = [
-        NodeCost(node.name, node.op, node.shape, node.line, ms, ms / total, *_cost(step))
+        NodeCost(node.name, node.op, node.shape, node.line, ms, ms / total, *cost(step))
         for node, ms, step in found
     ]
     ms, operations, moved, size = _whole(program, leaves, constants, repeats)
@@ -180,10 +180,10 @@ def _whole(
         return solver.iteration(program.problem(leaves, constants)).start() if solver.keeps_state else leaves
 
     ms, step = _measure(prepared, begin(leaves, constants), (leaves, constants), repeats)
-    operations, moved = _cost(step)
+    operations, moved = cost(step)
     if solver.keeps_state:  # so the function is evaluated before the steps
         forward = jax.jit(lambda ls, cs: program.problem(ls, cs).loss).lower(leaves, constants).compile()
-        before = _cost(forward)
+        before = cost(forward)
         operations, moved = max(operations - before[0], 1.0), max(moved - before[1], 1.0)
     memory = step.memory_analysis()
     return ms, operations, moved, memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
@@ -192,7 +192,7 @@ def _whole(
 # --- Measuring ---
 
 
-def _cost(compiled: Any) -> tuple[float, float]:
+def cost(compiled: Any) -> tuple[float, float]:
     """Operations and bytes, by the compiler's account."""
     cost = compiled.cost_analysis() or {}
     return float(cost.get("flops", 0)), float(cost.get("bytes accessed", 0))
@@ -216,13 +216,11 @@ def _measure(
         return jax.lax.fori_loop(0, times, body, (first, nothing))
 
     def seconds(times: int) -> float:
-        jax.block_until_ready(loop(times, first, *rest))
-        used = []
-        for _ in range(repeats):
-            begin = time.perf_counter()
-            jax.block_until_ready(loop(times, first, *rest))
-            used.append(time.perf_counter() - begin)
-        return statistics.median(used)
+        def run() -> Any:
+            return jax.block_until_ready(loop(times, first, *rest))
+
+        run()  # compiles it
+        return statistics.median(timeit.repeat(run, number=1, repeat=repeats))
 
     # As many rounds as take a while, and the difference to a few: without what comes before the loop.
     few = 2

@@ -1,16 +1,17 @@
 """What a graph is made of: a table of its nodes, their edges, memory and operations."""
 
+import collections
 import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 
+from pjax.engines.point import add
 from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph.stack.stacking import unstacked
@@ -19,7 +20,7 @@ from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Program, Solver
 from pjax.tools.drawing import names
 from pjax.tools.given import given
-from pjax.tools.profile import before, moves
+from pjax.tools.profile import before, cost, moves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,14 +133,12 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
     (224, 56)
     """
     solver = AlternatingProjections() if solver is None else solver
-    function, params = given(fn, params)
-    traced = tracing.read(function, params)
+    _, params, traced = given(fn, params)
     program = Program(solver, traced)  # its own: lines are those of this function, not of one like it
     graph, place = program.partition.graph, program.partition.set_of()
     leaves, constants = list(map(_shape, jax.tree.leaves(params))), tuple(map(_shape, traced.constants))
-    kept = _state_bytes(program, leaves, constants)
     copies = _copies(program, traced)
-    operations = _operations(program, leaves, constants)
+    kept, operations = _costs(program, leaves, constants)
     size = jnp.dtype(graph.dtype).itemsize
     original, units = unstacked(graph)
     nodes = []
@@ -170,58 +169,39 @@ def _copies(program: Program, traced: tracing.Traced) -> dict[int, tuple[int, in
     totals: dict[int, Any] = {}
     for node in graph.nodes:
         for i in range(len(node.wires)):
-            for source, count in fan_out.leaving(graph, node, i, known).items():
-                totals[source] = totals.get(source, 0) + count
+            add(totals, fan_out.leaving(graph, node, i, known).items())
     return {v: fan_out.least_and_most(count) for v, count in totals.items()}
 
 
-def _state_bytes(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, int]:
-    """For each node, the bytes of what a method carries from step to step."""
+def _costs(
+    program: Program, leaves: Sequence[Any], constants: Sequence[Any]
+) -> tuple[dict[int, int], dict[int, float]]:
+    """For each node, the bytes that a method carries from step to step; and the operations of a step."""
+    kept: dict[int, int] = collections.defaultdict(int)
+    operations: dict[int, float] = {}
 
-    def begin(leaves: Any, constants: Any) -> Any:
-        problem = program.problem(leaves, constants)
-        if program.solver.keeps_state:
-            return program.solver.iteration(problem).start()
-        # What is asked of each node, while the sweep passes.
-        return {n.index: jnp.zeros(n.shape, problem.dtype) for n in problem.graph.nodes if not n.is_target}
-
-    found: dict[int, int] = {}
-    state = jax.eval_shape(begin, leaves, constants)
-    for path, array in jax.tree_util.tree_flatten_with_path(state)[0]:
-        node = next((k.key for k in path if isinstance(k, jax.tree_util.DictKey)), None)
-        if node is not None:
-            found[node] = found.get(node, 0) + math.prod(array.shape) * array.dtype.itemsize
-    return found
-
-
-def _operations(program: Program, leaves: Sequence[Any], constants: Sequence[Any]) -> dict[int, float]:
-    """For each node that is not a parameter, the operations of its part of a step."""
-    parts: dict[int, Callable[[], Any]] = {}
-
-    def every(leaves: Any, constants: Any) -> None:
+    def step(leaves: Any, constants: Any) -> Any:
         # One problem for all; each part is read on its own, and takes what it needs of it as an argument.
         solver, problem = program.solver, program.problem(leaves, constants)
-        edges = solver.stored(problem)
-        for node in problem.graph.nodes:
+        edges, nodes = solver.stored(problem), problem.graph.nodes
+        for node in nodes:
             if not node.is_parameter:
                 carry = before(problem, node, edges)
                 read = jax.make_jaxpr(functools.partial(moves, solver, problem, node))(*carry)
-                parts[node.index] = _lowering(read, jax.tree.leaves(carry))
+                part = jax.jit(functools.partial(jax.core.eval_jaxpr, read.jaxpr))
+                shapes = jax.tree.map(_shape, (read.consts, *jax.tree.leaves(carry)))
+                operations[node.index], _ = cost(part.lower(*shapes))
+        if solver.keeps_state:
+            return solver.iteration(problem).start()
+        # What is asked of each node, while the sweep passes.
+        return {n.index: jnp.zeros(n.shape, problem.dtype) for n in nodes if not n.is_target}
 
-    jax.eval_shape(every, leaves, constants)
-    costs = {v: lower().cost_analysis() or {} for v, lower in parts.items()}
-    return {v: float(cost.get("flops", 0.0)) for v, cost in costs.items()}
-
-
-def _lowering(read: jex.ClosedJaxpr, arguments: Sequence[Any]) -> Callable[[], Any]:
-    """A function that lowers what was read, with its constants as arguments, of which shapes are kept."""
-    jaxpr, shapes = read.jaxpr, [_shape(x) for x in arguments]
-    captured = [_shape(x) for x in read.consts]
-
-    def run(captured: Sequence[Any], arguments: Sequence[Any]) -> Any:
-        return jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, captured))(*arguments)
-
-    return lambda: jax.jit(run).lower(captured, shapes)
+    state = jax.eval_shape(step, leaves, constants)
+    for path, array in jax.tree_util.tree_leaves_with_path(state):
+        node = next((k.key for k in path if isinstance(k, jax.tree_util.DictKey)), None)
+        if node is not None:
+            kept[node] += math.prod(array.shape) * array.dtype.itemsize
+    return kept, operations
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:

@@ -86,8 +86,7 @@ def draw(fn: Any, params: Any = None, solver: Solver | None = None, *, fold: boo
     flowchart LR
     """
     solver = AlternatingProjections() if solver is None else solver
-    function, params = given(fn, params)
-    traced = tracing.read(function, params)
+    function, _, traced = given(fn, params)
     graph = tracing.build(traced, keep_loops=solver.keeps_loops)
     titles = constant_names(fn, function, traced.constants)
     return Drawing(DiagramMaker(traced, solver.partition(graph), titles, fold).made())

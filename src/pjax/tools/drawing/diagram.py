@@ -159,7 +159,7 @@ class Style(NamedTuple):
 SETS = (Style("#dce9f7", "#2f6db3"), Style("#fde9d0", "#c4741a"))
 """Of the sets, in turns."""
 CONSTANT = Style("#f1f2f4", "#8d949b")
-INK, FAINT, WIRE, PALE = "#22262a", "#5d656c", "#6b7278", "#d5d9dd"
+INK = "#22262a"
 
 
 def paint(box: Box) -> Style:
@@ -169,8 +169,8 @@ def paint(box: Box) -> Style:
 
 # --- From wires to arrows ---
 
-Leaf: TypeAlias = tuple[Literal["node", "constant", "steer"], int]
-"""What a wire starts from: a node, a captured array, or one that says where numbers go."""
+Leaf: TypeAlias = tuple[Literal["node", "constant", "steer", "literal"], int]
+"""What a wire starts from: a node, a captured array, one that says where numbers go, what is written down."""
 
 
 def ways(root: Expr) -> dict[Leaf, tuple[str, ...]]:
@@ -209,23 +209,23 @@ class DiagramMaker:
         self._names = constants
         self._partition = stacked(partition) if fold else partition
         self._graph = self._partition.graph
-        self._original, self._members = unstacked(self._graph)
-        self._place = places(self._members)
+        original, members = unstacked(self._graph)
+        self._units = [[original.nodes[m] for m in unit] for unit in members]
+        self._place = places(members)
         self._known = Evaluator(traced.constants, {})
         self._constants: dict[str, Box] = {}
         self._arrows: list[Arrow] = []
 
     def made(self) -> Diagram:
         place = self._partition.set_of()
-        boxes = [self._box(u, place[u]) for u in range(len(self._members))]
-        for u, unit in enumerate(self._members):
-            for i in range(len(self._original.nodes[unit[0]].inputs)):
+        boxes = [self._box(u, place[u]) for u in range(len(self._units))]
+        for u, unit in enumerate(self._units):
+            for i in range(len(unit[0].inputs)):
                 self._input(u, i)
         return Diagram((*self._constants.values(), *boxes), tuple(self._arrows), len(self._partition.sets))
 
     def _box(self, u: int, place: int) -> Box:
-        nodes = [self._original.nodes[m] for m in self._members[u]]
-        first = nodes[0]
+        nodes, first = self._units[u], self._units[u][0]
         kind: Kind = "parameter" if first.is_parameter else "target" if first.is_target else "operation"
         if first.op == "identity" and first.name.endswith(".identity"):
             kind = "identity"
@@ -237,7 +237,7 @@ class DiagramMaker:
 
     def _input(self, u: int, i: int) -> None:
         """The arrows of one input of a box."""
-        units = [self._original.nodes[m] for m in self._members[u]]
+        units = self._units[u]
         offsets: dict[int, set[int]] = collections.defaultdict(set)
         layouts: dict[Leaf, tuple[str, ...]] = {}
         for p, node in enumerate(units):
@@ -245,29 +245,27 @@ class DiagramMaker:
                 if place[0] == "node":
                     source, q = self._place[place[1]]
                     place = ("node", source)
-                    offsets[source].add(q - p if len(self._members[source]) > 1 and len(units) > 1 else 0)
+                    offsets[source].add(q - p if len(self._units[source]) > 1 and len(units) > 1 else 0)
                 seen = layouts.get(place, ())
                 layouts[place] = way if len(way) > len(seen) else seen
         reader = self._graph.nodes[u]
         counts = fan_out.leaving(self._graph, reader, i, self._known)
         carries: Role = "edges" if i < len(reader.wires) else "labels"
-        for (kind, index), way in layouts.items():
+        for (kind, index), way in (layouts or {("literal", i): ()}).items():
             role: Role = "indices" if kind == "steer" else carries
             shown = names.layout_names(way) if role == "edges" else ()
             offset, back = 0, False
             if kind == "node":
                 start, shape, count = f"n{index}", self._graph.nodes[index].shape, counts.get(index)
                 (offset,) = offsets[index] if len(offsets[index]) == 1 else (0,)
-                back = self._members[index][0] >= self._members[u][0]
+                back = self._units[index][0].index >= units[0].index
             else:
-                box = self._constant(index)
+                box = self._literal(u, i, units[0]) if kind == "literal" else self._constant(index)
                 start, shape = box.key, box.shape
                 count = fan_out.of_constant(reader, i) if role == "edges" else None
             edges = 0 if count is None else fan_out.total(count, shape)
             each = None if count is None else fan_out.least_and_most(count, read=True)
             self._arrows.append(Arrow(start, f"n{u}", i, shown, role, edges, each, offset, back))
-        if not layouts:
-            self._literal(u, i, units, carries)
 
     def _constant(self, index: int) -> Box:
         value = self._traced.constants[index]
@@ -275,12 +273,11 @@ class DiagramMaker:
         box = Box(f"c{index}", "constant", title, jnp.shape(value), jnp.result_type(value).name)
         return self._constants.setdefault(box.key, box)
 
-    def _literal(self, u: int, i: int, units: Sequence[Node], role: Role) -> None:
+    def _literal(self, u: int, i: int, node: Node) -> Box:
         """A constant that is written in the program, and not captured."""
-        expr = units[0].inputs[i].expr
+        expr = node.inputs[i].expr
         literals = [e.literal for e in layout.walk(expr) if e.literal is not None]
         alone = len(literals) == 1 and np.size(literals[0]) == 1
         title = f"{float(literals[0]):g}" if alone else "constant"
         box = Box(f"l{u}_{i}", "constant", title, expr.shape, jnp.dtype(expr.dtype).name)
-        self._constants[box.key] = box
-        self._arrows.append(Arrow(box.key, f"n{u}", i, role=role))
+        return self._constants.setdefault(box.key, box)

@@ -8,10 +8,11 @@ that close a cycle return below the picture, in lanes of their own.
 import collections
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from pjax.tools.drawing.diagram import Arrow, Diagram
+from pjax.tools.drawing.diagram import Diagram
 from pjax.tools.plotting import apart, module
 
 Point: TypeAlias = tuple[float, float]
@@ -26,7 +27,6 @@ RUN = 9.0  # between parts of these that run beside each other
 PORT = 12.0  # between arrows that enter one box
 CORNER = 10.0  # between these and the end of its side
 AWAY = 15.0  # between these and the layer
-ROUND = 9.0  # radius of corners
 
 
 class Rectangle(NamedTuple):
@@ -64,7 +64,27 @@ def place(diagram: Diagram, sizes: dict[str, Size], labels: Sequence[Size | None
         sizes: width and height of each box.
         labels: of the label of each arrow; None where it has none.
     """
-    return _Placer(diagram, sizes, labels).placed()
+    layers = layers_of(diagram)
+    entering = collections.Counter(arrow.target for arrow in diagram.arrows)
+    boxes: dict[str, _Vertex] = {}
+    for box in diagram.boxes:
+        width, height = sizes[box.key]
+        room = PORT * (entering[box.key] - 1) + 2 * CORNER  # for all arrows that enter
+        boxes[box.key] = _Vertex(2 * layers[box.key], width, max(height, room))
+    # What runs through operations is to be straight; parameters and constants join from the sides.
+    aside = {box.key for box in diagram.boxes if box.kind in ("parameter", "constant")}
+    wires = []
+    for arrow, label in zip(diagram.arrows, labels, strict=True):
+        weight = 1.0 if arrow.source in aside or arrow.back else 1000.0
+        wires.append(_Wire(boxes[arrow.source], boxes[arrow.target], label, weight, arrow.back))
+    returns = sorted((w for w in wires if w.back), key=lambda w: w.source.layer - w.target.layer)
+    vertices = [*boxes.values(), *itertools.chain(*(wire.chain for wire in wires))]
+    height = _rows(vertices, wires, returns)
+    width = _columns(vertices, len(returns))
+    for vertex in boxes.values():
+        _ports(vertex, [wire for wire in wires if wire.target is vertex])
+    spots = {key: Rectangle(v.x, v.y, v.width, v.height) for key, v in boxes.items()}
+    return Placed(spots, tuple(wire.route() for wire in wires), width, height)
 
 
 @dataclasses.dataclass(eq=False)
@@ -75,137 +95,111 @@ class _Vertex:
     width: float = 0.0
     height: float = 0.0
     y: float = 0.0
+    left: float = 0.0
+    right: float = 0.0
+    """Where its layer begins and ends."""
+
+    @property
+    def x(self) -> float:
+        return (self.left + self.right) / 2
 
 
-class _Placer:
-    def __init__(self, diagram: Diagram, sizes: dict[str, Size], labels: Sequence[Size | None]) -> None:
-        self._arrows, self._labels = diagram.arrows, labels
-        # What runs through operations is to be straight; parameters and constants join from the sides.
-        aside = {box.key for box in diagram.boxes if box.kind in ("parameter", "constant")}
-        self._weights = [1.0 if a.source in aside or a.back else 1000.0 for a in diagram.arrows]
-        layers = layers_of(diagram)
-        entering = collections.Counter(arrow.target for arrow in diagram.arrows)
-        self._boxes: dict[str, _Vertex] = {}
-        for box in diagram.boxes:
-            width, height = sizes[box.key]
-            room = PORT * (entering[box.key] - 1) + 2 * CORNER  # for all arrows that enter
-            self._boxes[box.key] = _Vertex(2 * layers[box.key], width, max(height, room))
-        self._ends = [(self._boxes[a.source], self._boxes[a.target]) for a in diagram.arrows]
-        self._chains = list(map(self._chain, diagram.arrows, labels))
-        self._returns = sorted(
-            (i for i, arrow in enumerate(diagram.arrows) if arrow.back),
-            key=lambda i: self._ends[i][0].layer - self._ends[i][1].layer,
-        )
-        self._vertices = [*self._boxes.values(), *itertools.chain(*self._chains)]
-        self._rows()
-        self._columns()
+@dataclasses.dataclass(eq=False)
+class _Wire:
+    """An arrow on its way."""
 
-    def _chain(self, arrow: Arrow, label: Size | None) -> list[_Vertex]:
-        """What stands for an arrow in the layers between its ends; the label is next to the reader."""
-        if arrow.back:
-            return []
-        between = range(self._boxes[arrow.source].layer + 1, self._boxes[arrow.target].layer)
-        chain = [_Vertex(layer) for layer in between]
-        if label is not None:
-            chain[-1].width, chain[-1].height = label
-        return chain
+    source: _Vertex
+    target: _Vertex
+    label: Size | None
+    weight: float
+    back: bool
+    port: float = 0.0
+    """At which height it enters its target."""
+    lane: float = 0.0
+    away: float = 0.0
+    """Of one that returns, how far down, and how far from its ends."""
 
-    def _rows(self) -> None:
-        """Heights: an order of each layer by igraph, and then room, near to what they are joined to."""
-        joined: list[tuple[_Vertex, _Vertex, float]] = []
-        for (source, target), chain, weight in zip(self._ends, self._chains, self._weights, strict=True):
-            if chain:
-                # Above all, what passes layers is to be straight.
-                weights = [weight, *[20 * weight] * (len(chain) - 1), weight]
-                way = itertools.pairwise([source, *chain, target])
-                joined += [(a, b, w) for (a, b), w in zip(way, weights, strict=True)]
-        number = {vertex: i for i, vertex in enumerate(self._vertices)}
-        edges = [(number[a], number[b]) for a, b, _ in joined]
-        graph = module("igraph", "draw").Graph(len(number), edges, directed=True)
-        layers = [v.layer for v in self._vertices]
-        found = graph.layout_sugiyama(layers=layers, hgap=1, vgap=1, maxiter=_rounds(1000, len(number)))
-        for vertex, (y, _) in zip(self._vertices, found, strict=True):
-            vertex.y = y
-        _spread(self._vertices, joined)
-        top = min(v.y - v.height / 2 for v in self._vertices)
-        for v in self._vertices:
-            v.y -= top
-        self._height = max(v.y + v.height / 2 for v in self._vertices)
-        self._lanes: dict[int, float] = {}
-        for i in self._returns:
-            height = max((self._labels[i] or (0.0, 0.0))[1] + ROOM / 2, LANE)
-            self._lanes[i] = self._height + height / 2 + ROOM / 4
-            self._height += height
+    def __post_init__(self) -> None:
+        # What stands for it in the layers between its ends; the label is next to the reader.
+        between = () if self.back else range(self.source.layer + 1, self.target.layer)
+        self.chain = [_Vertex(layer) for layer in between]
+        if self.label is not None and self.chain:
+            self.chain[-1].width, self.chain[-1].height = self.label
 
-    def _columns(self) -> None:
-        """Where each layer begins and ends. Returns run beside the layers of their ends."""
-        runs = AWAY + RUN * len(self._returns) if self._returns else 0.0
-        self._columns_at: list[tuple[float, float]] = []
-        x = runs
-        for layer in range(max(v.layer for v in self._vertices) + 1):
-            width = max((v.width for v in self._vertices if v.layer == layer), default=0.0)
-            self._columns_at.append((x, x + width))
-            x += width + GAP + RUN * len(self._returns)
-        self._width = self._columns_at[-1][1] + runs
+    @property
+    def arrives(self) -> float:
+        """At which height it comes to its target."""
+        return self.chain[-1].y if self.chain else math.inf
 
-    # --- Ways ---
+    def route(self) -> Route:
+        source, target = self.source, self.target
+        start, end = (source.x + source.width / 2, source.y), (target.x - target.width / 2, self.port)
+        way: list[Segment] = []
+        if self.back:
+            right, left = source.right + self.away, target.left - self.away
+            way = [
+                ((source.right, source.y),),
+                ((right, source.y), (right, self.lane), (source.right, self.lane)),
+                ((target.left, self.lane),),
+                ((left, self.lane), (left, self.port), (target.left, self.port)),
+            ]
+            middle = (source.right + target.left) / 2, self.lane
+        else:
+            for a, b in itertools.pairwise([source, *self.chain, target]):
+                y, half = self.port if b is target else b.y, (a.right + b.left) / 2
+                way += [((a.right, a.y),), ((half, a.y), (half, y), (b.left, y))]
+            middle = self.chain[-1].x, self.chain[-1].y
+        return Route(start, (*way, (end,)), None if self.label is None else Rectangle(*middle, *self.label))
 
-    def placed(self) -> Placed:
-        boxes = {key: Rectangle(self._x(v), v.y, v.width, v.height) for key, v in self._boxes.items()}
-        ports = self._ports()
-        routes = (
-            self._returning(i, ports[i]) if arrow.back else self._forward(i, ports[i])
-            for i, arrow in enumerate(self._arrows)
-        )
-        return Placed(boxes, tuple(routes), self._width, self._height)
 
-    def _x(self, v: _Vertex) -> float:
-        return sum(self._columns_at[v.layer]) / 2
+def _rows(vertices: Sequence[_Vertex], wires: Sequence[_Wire], returns: Sequence[_Wire]) -> float:
+    """Heights: an order of each layer by igraph, and then room, near to what they are joined to."""
+    joined: list[tuple[_Vertex, _Vertex, float]] = []
+    for wire in wires:
+        if wire.chain:
+            # Above all, what passes layers is to be straight.
+            weights = [wire.weight, *[20 * wire.weight] * (len(wire.chain) - 1), wire.weight]
+            way = itertools.pairwise([wire.source, *wire.chain, wire.target])
+            joined += [(a, b, w) for (a, b), w in zip(way, weights, strict=True)]
+    number = {vertex: i for i, vertex in enumerate(vertices)}
+    edges = [(number[a], number[b]) for a, b, _ in joined]
+    graph = module("igraph", "draw").Graph(len(number), edges, directed=True)
+    layers = [v.layer for v in vertices]
+    found = graph.layout_sugiyama(layers=layers, hgap=1, vgap=1, maxiter=_rounds(1000, len(number)))
+    for vertex, (y, _) in zip(vertices, found, strict=True):
+        vertex.y = y
+    _spread(vertices, joined)
+    top = min(v.y - v.height / 2 for v in vertices)
+    for v in vertices:
+        v.y -= top
+    height = max(v.y + v.height / 2 for v in vertices)
+    for k, wire in enumerate(returns):
+        room = max((wire.label or (0.0, 0.0))[1] + ROOM / 2, LANE)
+        wire.lane, wire.away = height + room / 2 + ROOM / 4, AWAY + RUN * k
+        height += room
+    return height
 
-    def _ports(self) -> dict[int, float]:
-        """For each arrow, at which height it enters its box: straight, where there is room."""
-        found: dict[int, float] = {}
-        for key, box in self._boxes.items():
-            arrivals = sorted(
-                (self._chains[i][-1].y if self._chains[i] else float("inf"), i)
-                for i, arrow in enumerate(self._arrows)
-                if arrow.target == key
-            )
-            most = box.height / 2 - CORNER
-            wanted = [min(max(y - box.y, -most), most) for y, _ in arrivals]
-            places = apart(wanted, [PORT] * (len(wanted) - 1), [self._weights[i] for _, i in arrivals])
-            for k, ((_, i), y) in enumerate(zip(arrivals, places, strict=True)):
-                found[i] = box.y + min(max(y, k * PORT - most), most - (len(arrivals) - 1 - k) * PORT)
-        return found
 
-    def _forward(self, i: int, port: float) -> Route:
-        source, target = self._ends[i]
-        segments: list[Segment] = [((self._columns_at[source.layer][1], source.y),)]
-        here = source.y
-        for layer, y in [*((v.layer, v.y) for v in self._chains[i]), (target.layer, port)]:
-            a, b = self._columns_at[layer - 1][1], self._columns_at[layer][0]
-            segments.append((((a + b) / 2, here), ((a + b) / 2, y), (b, y)))
-            if layer != target.layer:
-                segments.append(((self._columns_at[layer][1], y),))
-            here = y
-        last = self._chains[i][-1]
-        return self._route(i, port, segments, (self._x(last), last.y))
+def _columns(vertices: Sequence[_Vertex], returns: int) -> float:
+    """Where each layer begins and ends. Returns run beside the layers of their ends."""
+    runs = AWAY + RUN * returns if returns else 0.0
+    x = runs
+    for layer in range(max(v.layer for v in vertices) + 1):
+        there = [v for v in vertices if v.layer == layer]
+        width = max((v.width for v in there), default=0.0)
+        for v in there:
+            v.left, v.right = x, x + width
+        x += width + GAP + RUN * returns
+    return x - GAP - RUN * returns + runs
 
-    def _returning(self, i: int, port: float) -> Route:
-        source, target = self._ends[i]
-        away = AWAY + RUN * self._returns.index(i)
-        out, back = self._columns_at[source.layer][1] + away, self._columns_at[target.layer][0] - away
-        lane = self._lanes[i]
-        corners = [(out, source.y), (out, lane), (back, lane), (back, port)]
-        way = _rounded([(self._x(source), source.y), *corners, (self._x(target), port)])
-        return self._route(i, port, way, ((out + back) / 2, lane))
 
-    def _route(self, i: int, port: float, segments: list[Segment], label: Point) -> Route:
-        """From the source, through segments, to the target."""
-        (source, target), size = self._ends[i], self._labels[i]
-        start = (self._x(source) + source.width / 2, source.y)
-        end = (self._x(target) - target.width / 2, port)
-        return Route(start, (*segments, (end,)), None if size is None else Rectangle(*label, *size))
+def _ports(box: _Vertex, wires: Sequence[_Wire]) -> None:
+    """At which heights wires enter a box: straight, where there is room."""
+    arrivals, most = sorted(wires, key=lambda wire: wire.arrives), box.height / 2 - CORNER
+    wanted = [min(max(wire.arrives - box.y, -most), most) for wire in arrivals]
+    places = apart(wanted, [PORT] * (len(wanted) - 1), [wire.weight for wire in arrivals])
+    for k, (wire, y) in enumerate(zip(arrivals, places, strict=True)):
+        wire.port = box.y + min(max(y, k * PORT - most), most - (len(arrivals) - 1 - k) * PORT)
 
 
 def layers_of(diagram: Diagram) -> dict[str, int]:
@@ -251,19 +245,3 @@ def _spread(vertices: Sequence[_Vertex], joined: Sequence[tuple[_Vertex, _Vertex
             places = apart(wanted, gaps[number], [heavy[v] for v in layer])
             for vertex, y in zip(layer, places, strict=True):
                 vertex.y = y
-
-
-def _rounded(points: Sequence[Point]) -> list[Segment]:
-    """Straight lines between points, with round corners, up to the last corner."""
-    segments: list[Segment] = []
-    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        segments += [(_towards(corner, before),), (corner, corner, _towards(corner, after))]
-    return segments
-
-
-def _towards(corner: Point, other: Point) -> Point:
-    """A point near a corner, on the way to another."""
-    dx, dy = other[0] - corner[0], other[1] - corner[1]
-    length = abs(dx) + abs(dy)
-    step = min(ROUND, length / 2) / length if length else 0.0
-    return corner[0] + dx * step, corner[1] + dy * step

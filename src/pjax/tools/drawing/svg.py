@@ -1,24 +1,12 @@
 """A diagram as SVG: text stays text, and what is behind a box or a wire shows when one points at it."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TypeAlias
 
 from pjax.tools.drawing import names
-from pjax.tools.drawing.diagram import (
-    CONSTANT,
-    FAINT,
-    INK,
-    PALE,
-    SETS,
-    WIRE,
-    Arrow,
-    Box,
-    Diagram,
-    Style,
-    paint,
-)
+from pjax.tools.drawing.diagram import CONSTANT, INK, SETS, Arrow, Box, Diagram, Style, paint
 from pjax.tools.drawing.place import Rectangle, Route, Size, place
 from pjax.tools.plotting import module
 
@@ -29,6 +17,7 @@ _TITLE, _SUBTITLE, _LABEL, _NOTE = 12.0, 10.0, 9.0, 10.0  # sizes of letters
 _HEIGHT = 44.0  # of a box
 _STACK = 4.0  # how far the sheets of a stack are apart
 _LONGEST = 30  # letters of a title
+FAINT, WIRE, PALE = "#5d656c", "#6b7278", "#d5d9dd"
 _PLAIN = Style("#ffffff", FAINT)
 _HEAD = (
     '<marker id="head" viewBox="0 0 7 7" refX="7" refY="3.5" markerWidth="7" markerHeight="7"'
@@ -95,13 +84,7 @@ def label_size(arrow: Arrow) -> Size:
 
 def _box(box: Box, at: Rectangle) -> Iterator[str]:
     style = paint(box)
-    for sheet in range(min(box.count - 1, 2), 0, -1):
-        yield _outline(box, at._replace(x=at.x + sheet * _STACK, y=at.y + sheet * _STACK), style)
-    yield _outline(box, at, style)
-    if box.kind == "target":
-        yield _rounded(
-            Rectangle(at.x, at.y, at.width - 6, at.height - 6), 7.0, Style("none", style.line), 0.9
-        )
+    yield from _outline(box.kind, at, style, min(box.count - 1, 2))
     yield _words(at.x, at.y - 7.5, names.short(box.title, _LONGEST), _TITLE, INK, bold=True)
     yield _words(at.x, at.y + 9, box.subtitle, _SUBTITLE)
     left, top = at.x - at.width / 2, at.y - at.height / 2
@@ -117,9 +100,16 @@ def _box(box: Box, at: Rectangle) -> Iterator[str]:
         yield _words(badge.x, badge.y, box.times, _LABEL, style.line, bold=True)
 
 
-def _outline(box: Box, at: Rectangle, style: Style) -> str:
-    radius = {"parameter": at.height / 2, "constant": 1.5}.get(box.kind, min(7.0, at.height / 4))
-    return _rounded(at, radius, style, 1.6 if box.kind == "target" else 1.2, dashed=box.kind == "identity")
+def _outline(kind: str, at: Rectangle, style: Style, behind: int = 0) -> Iterator[str]:
+    """A box of a kind without its texts; ``behind`` it, as in a stack, others."""
+    radius = {"parameter": at.height / 2, "constant": 1.5}.get(kind, min(7.0, at.height / 4))
+    apart = min(_STACK, at.height / 5)
+    for k in range(behind, -1, -1):
+        sheet = at._replace(x=at.x + k * apart, y=at.y + k * apart)
+        yield _rounded(sheet, radius, style, 1.6 if kind == "target" else 1.2, dashed=kind == "identity")
+    if kind == "target":  # a double line
+        inside = at._replace(width=at.width - 5, height=at.height - 5)
+        yield _rounded(inside, min(7.0, inside.height / 3), Style("none", style.line), 0.9)
 
 
 def _wire(arrow: Arrow, route: Route) -> str:
@@ -147,24 +137,21 @@ def _entries(diagram: Diagram) -> Iterator[Entry]:
     every = [[str(s + 1) for s in range(k, min(diagram.sets, k + 5), 2)] for k in (0, 1)]
     meanings = ["first set", "second set"] if diagram.sets == 2 else [f"set {', '.join(s)}, …" for s in every]
     for style, meaning in zip(SETS, meanings, strict=True):
-        yield _entry([_rounded(spot, 3.0, style, 1.1)], meaning)
+        yield _entry(_outline("operation", spot, style), meaning)
     for kind in ("parameter", "constant", "operation", "target", "identity"):
-        for example in [box for box in diagram.boxes if box.kind == kind][:1]:
-            sample = [_outline(example, spot, CONSTANT if kind == "constant" else _PLAIN)]
-            if kind == "target":
-                sample.append(_rounded(Rectangle(11, 0, 17, 8), 3.0, _PLAIN, 1.1))
+        if any(box.kind == kind for box in diagram.boxes):
+            sample = _outline(kind, spot, CONSTANT if kind == "constant" else _PLAIN)
             yield _entry(sample, "inserted identity" if kind == "identity" else kind)
     if any(box.count > 1 for box in diagram.boxes):
-        sheets = [_rounded(Rectangle(10 + d, d - 2, 19, 11), 3.0, _PLAIN, 1.1) for d in (4, 2, 0)]
-        yield _entry(sheets, "equal nodes, as one")
+        yield _entry(_outline("operation", Rectangle(10, -2, 19, 11), _PLAIN, 2), "equal nodes, as one")
     if any(arrow.fan_out not in (None, (1, 1)) for arrow in diagram.arrows):
         width = text_width("×n", _LABEL) + 10
-        yield _entry([*_pill(["×n"], Rectangle(width / 2, 0, width, 15))], "n edges for each number", width)
+        yield _entry(_pill(["×n"], Rectangle(width / 2, 0, width, 15)), "n edges for each number", width)
     if any(arrow.role != "edges" for arrow in diagram.arrows):
         yield _entry([_line("M0 0L24 0", dashed=True)], "not projected")
 
 
-def _entry(sample: list[str], meaning: str, width: float = 24.0) -> Entry:
+def _entry(sample: Iterable[str], meaning: str, width: float = 24.0) -> Entry:
     words = _words(width + 5, 0, meaning, _NOTE, anchor="start")
     return width + 5 + text_width(meaning, _NOTE), [*sample, words]
 
@@ -188,7 +175,7 @@ def _legend(entries: Sequence[Entry], width: float) -> tuple[list[str], float]:
 # --- What SVG is made of ---
 
 
-def _group(kind: str, key: str, tooltip: str, parts: Iterator[str] | Sequence[str]) -> str:
+def _group(kind: str, key: str, tooltip: str, parts: Iterable[str]) -> str:
     title = [f"<title>{escape(tooltip, quote=False)}</title>"] if tooltip else []
     return "\n".join([f'<g id="{key}" class="{kind}">', *title, *parts, "</g>"])
 
@@ -198,7 +185,6 @@ def _moved(parts: Sequence[str], dx: float, dy: float) -> list[str]:
 
 
 def _rounded(at: Rectangle, radius: float, style: Style, width: float, *, dashed: bool = False) -> str:
-    """A rectangle with round corners."""
     corner = f'x="{_number(at.x - at.width / 2)}" y="{_number(at.y - at.height / 2)}"'
     size = f'width="{_number(at.width)}" height="{_number(at.height)}" rx="{_number(radius)}"'
     dashes = ' stroke-dasharray="4,2.5"' if dashed else ""
