@@ -153,23 +153,21 @@ def constrain(x: jax.typing.ArrayLike, into: Set, axis: int | Sequence[int] | No
     value = check_float("constrain: values", x)
     check_finite("constrain", "values", value)
     axes = _member_axes(into, value.ndim, axis)
-    shape = tuple(value.shape[a] for a in axes)
+    last = tuple(range(-len(axes), 0))
+    members = jnp.moveaxis(value, axes, last)
+    outer, shape = members.shape[: value.ndim - len(axes)], members.shape[value.ndim - len(axes) :]
     core = (math.prod(shape),) if into.core == 1 else shape
     into.check(core)
-    rest = tuple(a for a in range(value.ndim) if a not in axes)
-    members = tuple(value.shape[a] for a in rest)
-    fitted = into.fitted(value.shape, members, value.dtype)
-    order = rest + axes
+    fitted = into.fitted(value.shape, outer, value.dtype)
 
     def vector_form(y: jax.Array) -> jax.Array:
-        return y.transpose(order).reshape(*members, *core)
+        return jnp.moveaxis(y, axes, last).reshape(*outer, *core)
 
     entries = {name: getattr(fitted, name) for name in fitted.entries if axes}
     moved = {name: vector_form(array) for name, array in entries.items() if array is not None}
     arrays, structure = jax.tree.flatten(dataclasses.replace(fitted, **moved))
     found = apply(Constrain(type(into), structure), vector_form(value), *arrays)
-    back = tuple(order.index(a) for a in range(value.ndim))
-    return found.reshape([value.shape[a] for a in order]).transpose(back)
+    return jnp.moveaxis(found.reshape(members.shape), last, axes)
 
 
 def _member_axes(into: Set, ndim: int, axis: int | Sequence[int] | None) -> tuple[int, ...]:

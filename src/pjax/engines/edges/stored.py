@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -79,9 +79,32 @@ class Linear:
         return made
 
 
+T = TypeVar("T")
+
+
+def each(fn: Callable[..., Linear], *trees: T) -> T:
+    """A function of the `Linear` at each place of some trees."""
+    return jax.tree.map(fn, *trees, is_leaf=lambda x: isinstance(x, Linear))
+
+
+def combined(terms: Sequence[tuple[float, T]]) -> T:
+    """A linear combination of trees of `Linear`."""
+    factors, trees = zip(*terms, strict=True)
+    return each(lambda *parts: Linear.combine(zip(factors, parts, strict=True)), *trees)
+
+
+class Whole:
+    """Edges without a history, made of `Linear` alone."""
+
+    combine = staticmethod(combined)
+
+    def settled(self, history: int) -> tuple[Self, jax.Array]:  # noqa: ARG002 - one interface
+        return each(Linear.settled, self), jnp.zeros((), jnp.float32)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Stored:
+class Stored(Whole):
     """One number per edge; for a contraction written out to ``(*out, K)``."""
 
     arrays: tuple[Linear, ...]
@@ -110,14 +133,6 @@ class Stored:
         """Numbers that add up to the squares of all edges; of a contraction, one for each output."""
         return _squares(node, [a.value for a in self.arrays if a.terms])
 
-    @staticmethod
-    def combine(terms: Sequence[tuple[float, "Stored"]]) -> "Stored":
-        count = len(terms[0][1].arrays)
-        return Stored(tuple(Linear.combine((c, edges.arrays[i]) for c, edges in terms) for i in range(count)))
-
-    def settled(self, history: int) -> tuple["Stored", jax.Array]:  # noqa: ARG002 - one interface
-        return Stored(tuple(a.settled() for a in self.arrays)), jnp.zeros((), jnp.float32)
-
 
 def _squares(node: Node, arrays: Sequence[jax.Array]) -> jax.Array:
     assert node.rule is not None
@@ -129,14 +144,6 @@ def _squares(node: Node, arrays: Sequence[jax.Array]) -> jax.Array:
 # --- Contractions: what all of their edges share, and the rest ---
 
 Base: TypeAlias = tuple[Linear | None, Linear | None]
-"""The displacements of both inputs; None for a constant."""
-
-
-class HasBase(Protocol):
-    """Edges with a part that all of them share."""
-
-    @property
-    def base(self) -> Base: ...
 
 
 def contraction(node: Node) -> Contraction:
@@ -144,21 +151,30 @@ def contraction(node: Node) -> Contraction:
     return cast(Contraction, node.rule)
 
 
-def now(problem: Problem, node: Node, base: Base) -> tuple[jax.Array, jax.Array]:
-    """The values of a contraction's sources, given their displacements."""
-    at = problem.inputs[node.index]
-    x, y = (a if b is None else a + b.value for a, b in zip(at, base, strict=True))
-    return x, y
+@dataclasses.dataclass(frozen=True)
+class OfSources:
+    """The edges of a contraction as the values of its sources, and more."""
 
+    base: Base
+    """The displacements of both inputs; None for a constant."""
 
-def combined(terms: Sequence[tuple[float, HasBase]]) -> Base:
-    """A linear combination of displacements; constants have none."""
+    @property
+    def shifts(self) -> tuple[jax.Array | None, jax.Array | None]:
+        x, y = (None if b is None else b.value for b in self.base)
+        return x, y
 
-    def one(i: int) -> Linear | None:
-        parts = [(factor, edges.base[i]) for factor, edges in terms]
-        return None if parts[0][1] is None else Linear.combine((f, b) for f, b in parts if b is not None)
+    def now(self, at: Place) -> Pair:
+        """The values of the sources."""
+        x, y = (a if s is None else a + s for a, s in zip(at.inputs, self.shifts, strict=True))
+        return x, y
 
-    return one(0), one(1)
+    def moved(self, problem: Problem, node: Node) -> Pair:
+        """How far they have moved; zeros for constants."""
+        x, y = (
+            problem.zeros(node.index, i) if b is None or not b.terms else b.value
+            for i, b in enumerate(self.base)
+        )
+        return x, y
 
 
 SHORT = 32
@@ -168,10 +184,9 @@ so sums and differences are written out, which takes longer."""
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Split:
+class Split(OfSources, Whole):
     """The edges of a contraction as the values of its sources plus the rest, written out."""
 
-    base: Base
     rest: tuple[Linear, Linear]
     """What the edges of each input have more, of shape ``(*out, K)``; nothing stands for zero. The largest of
     all arrays: they are read in the type in which they are kept."""
@@ -194,8 +209,8 @@ class Split:
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Split", Moves]:
         """The edges after their contraction projected."""
         assert goal is not None
-        rule, at, inputs = contraction(node), problem.place(node.index), now(problem, node, self.base)
-        drift = rule.change(at, self._shifts)
+        rule, at = contraction(node), problem.place(node.index)
+        inputs, drift = self.now(at), rule.change(at, self.shifts)
         rests = self.rest[0].terms, self.rest[1].terms
 
         def plain(drift: jax.Array, goal: jax.Array) -> Projected:
@@ -211,11 +226,6 @@ class Split:
         )
         moves = Moves((None, None), -found.lam / at.weight, found.squared)
         return Split(self.base, rest, totals), moves
-
-    @property
-    def _shifts(self) -> tuple[jax.Array | None, jax.Array | None]:
-        x, y = (None if b is None else b.value for b in self.base)
-        return x, y
 
     def _in_passes(
         self, rule: Contraction, at: Place, inputs: Pair, drift: jax.Array, goal: jax.Array
@@ -234,7 +244,7 @@ class Split:
             more = [end_kernel(m.spheres.add(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
             found = both[0] + both[1] + more[0], both[0] - both[1] + more[1]
         else:
-            dx, dy = self._shifts
+            dx, dy = self.shifts
             norm = rule.norm(at, 0, dx) + rule.norm(at, 1, dy)
             mine, crossed = self._products(rule, *inputs)
             plus, minus = sum_and_difference(norm + mine, at.point + drift + crossed, norm + abs(mine))
@@ -283,24 +293,11 @@ class Split:
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """For each output, the sum of the squares of its edges."""
-        rule = contraction(node)
-        x, y = (
-            rule.expand(i, problem.zeros(node.index, i) if b is None or not b.terms else b.value)
-            for i, b in enumerate(self.base)
-        )
+        pairs = enumerate(zip(self.moved(problem, node), self.rest, strict=True))
         return _squares(
-            node, [w + (rest.value if rest.terms else 0) for w, rest in zip((x, y), self.rest, strict=True)]
+            node,
+            [contraction(node).expand(i, x) + (rest.value if rest.terms else 0) for i, (x, rest) in pairs],
         )
-
-    @staticmethod
-    def combine(terms: Sequence[tuple[float, "Split"]]) -> "Split":
-        def one(i: int, of: Callable[["Split"], tuple[Linear, Linear]]) -> Linear:
-            return Linear.combine((c, of(edges)[i]) for c, edges in terms)
-
-        rest, totals = (
-            (one(0, of), one(1, of)) for of in (lambda edges: edges.rest, lambda edges: edges.totals)
-        )
-        return Split(combined(terms), rest, totals)
 
     def written(self, problem: Problem, node: Node) -> "Split":
         """The same edges with a rest that may be zero, but is there."""
@@ -311,8 +308,3 @@ class Split:
             for i, total in enumerate(self.totals)
         )
         return Split(self.base, (x, y), (a, b))
-
-    def settled(self, history: int) -> tuple["Split", jax.Array]:  # noqa: ARG002 - one interface
-        x, y = (None if b is None else b.settled() for b in self.base)
-        (a, b), (c, d) = ((x.settled(), y.settled()) for x, y in (self.rest, self.totals))
-        return Split((x, y), (a, b), (c, d)), jnp.zeros((), jnp.float32)
