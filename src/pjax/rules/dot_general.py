@@ -62,12 +62,9 @@ class DotGeneral(Contraction):
         return self._plain(x, y, (((a + 1,), (b + 1,)), ((a,), (b,)))).sum(0)
 
     @functools.cached_property
-    def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        first, second = (
-            tuple(d for d in range(len(self.shapes[i])) if d not in self.contract[i] + self.batch[i])
-            for i in (0, 1)
-        )
-        return first, second
+    def free(self) -> tuple[tuple[int, ...], ...]:
+        sides = zip(self.shapes, self.contract, self.batch, strict=True)
+        return tuple(tuple(d for d in range(len(s)) if d not in (*c, *b)) for s, c, b in sides)
 
     @functools.cached_property
     def length(self) -> int:
@@ -99,9 +96,8 @@ class DotGeneral(Contraction):
         return self._beside(i, sum_apart(rows) if in_memory else sum_in_parts(rows))
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
-        n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
-        first = n + counts[0] if i == 0 else n
-        axes = tuple(range(first, first + counts[1 - i]))
+        first = len(self.batch[0]) + (len(self.free[0]) if i == 0 else 0)
+        axes = tuple(range(first, first + len(self.free[1 - i])))
         mine = self.batch[i] + self.free[i]
         shape = [size if d in mine else 1 for d, size in enumerate(self.shapes[i])]
         return end_kernel(c).sum(axes).transpose(np.argsort(mine)).reshape(shape)

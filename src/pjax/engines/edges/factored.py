@@ -26,7 +26,7 @@ from pjax.devices import end_kernel
 from pjax.engines.edges.stored import Linear, OfSources, combined, contraction, each
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules.base import Moves, Place
+from pjax.rules.base import Arrays, Moves, Place
 from pjax.rules.dot import Pair
 
 
@@ -127,12 +127,12 @@ class Factored(OfSources):
         squared = (grow_plus**2 * plus + grow_minus**2 * minus) / 2
         return after, Moves((None, None), -m.lam / at.weight, squared)
 
-    def _longer(self, now: Pair) -> tuple[jax.Array | None, ...]:
+    def _longer(self, now: Arrays) -> tuple[jax.Array | None, ...]:
         pairs = zip(self.past, now, strict=True)
         return tuple(None if u is None else jnp.concatenate([at[None], u]) for u, at in pairs)
 
     def _displaced_fixed(
-        self, at: Place, node: Node, residual: jax.Array, now: Pair
+        self, at: Place, node: Node, residual: jax.Array, now: Arrays
     ) -> tuple["Factored", Moves]:
         """With one input fixed every term runs along it, so one term holds the whole history."""
         assert at.fixed is not None

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from pjax.devices import compiles_each_kernel, end_kernel, has_kernels, on_one_device
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules.base import Moves, Place, total_squares
+from pjax.rules.base import Arrays, Moves, Place, Shifts, total_squares
 from pjax.rules.contraction import Contraction
-from pjax.rules.dot import Pair, sum_and_difference, sums_of_squares, visible
+from pjax.rules.dot import sum_and_difference, sums_of_squares, visible
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Projected
 
@@ -159,22 +159,19 @@ class OfSources:
     """The displacements of both inputs; None for a constant."""
 
     @property
-    def shifts(self) -> tuple[jax.Array | None, jax.Array | None]:
-        x, y = (None if b is None else b.value for b in self.base)
-        return x, y
+    def shifts(self) -> Shifts:
+        return tuple(None if b is None else b.value for b in self.base)
 
-    def now(self, at: Place) -> Pair:
+    def now(self, at: Place) -> Arrays:
         """The values of the sources."""
-        x, y = (a if s is None else a + s for a, s in zip(at.inputs, self.shifts, strict=True))
-        return x, y
+        return tuple(a if s is None else a + s for a, s in zip(at.inputs, self.shifts, strict=True))
 
-    def moved(self, problem: Problem, node: Node) -> Pair:
+    def moved(self, problem: Problem, node: Node) -> Arrays:
         """How far they have moved; zeros for constants."""
-        x, y = (
-            problem.zeros(node.index, i) if b is None or not b.terms else b.value
+        return tuple(
+            b.value if b is not None and b.terms else problem.zeros(node.index, i)
             for i, b in enumerate(self.base)
         )
-        return x, y
 
 
 SHORT = 32
@@ -228,7 +225,7 @@ class Split(OfSources, Whole):
         return Split(self.base, rest, totals), moves
 
     def _in_passes(
-        self, rule: Contraction, at: Place, inputs: Pair, drift: jax.Array, goal: jax.Array
+        self, rule: Contraction, at: Place, inputs: Arrays, drift: jax.Array, goal: jax.Array
     ) -> Projected:
         """The projection as sums over the edges, and what follows from them."""
         flat = rule.expand(0, inputs[0]), rule.expand(1, inputs[1])

@@ -76,7 +76,7 @@ def fits(rule: Any, rest: tuple[Terms, Terms], *outputs: jax.Array) -> bool:
 
 def project(
     rule: Any,
-    inputs: tuple[jax.Array, jax.Array],
+    inputs: tuple[jax.Array, ...],
     rest: tuple[Terms, Terms],
     residual: jax.Array,
     weight: float | jax.Array = 1.0,
