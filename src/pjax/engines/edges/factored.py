@@ -61,6 +61,7 @@ class Factored(OfSources):
 
     @property
     def terms(self) -> int:
+        """At least one in every state that projects."""
         return len(self.plus)
 
     @property
@@ -156,15 +157,15 @@ class Factored(OfSources):
         """The dot products of (x, past y), those of (past x, y), and their sum, stacked over the terms."""
         rule = contraction(node)
         past_x, past_y = self.past
-        again = jnp.broadcast_to(product, (self.terms, *node.shape))
-        if self.terms and past_x is not None and past_y is not None:
+        if past_x is not None and past_y is not None:
             # The sum first: often it is all that is used.
             crossed = jnp.stack(_each(lambda u, v: rule.pairs((x, v), (u, y)), past_x, past_y))
             backward = jnp.stack(_each(lambda u: rule.pair(u, y), past_x))
             return crossed - backward, backward, crossed
         # A constant input is its own past, so those products are known already.
-        forward = self.pairs[0] if self.terms and past_y is not None else again
-        backward = self.pairs[:, 0] if self.terms and past_x is not None else again
+        again = jnp.broadcast_to(product, (self.terms, *node.shape))
+        forward = again if past_y is None else self.pairs[0]
+        backward = again if past_x is None else self.pairs[:, 0]
         return forward, backward, forward + backward
 
     def _aligned(self, at: Place, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -174,15 +175,12 @@ class Factored(OfSources):
         for i, (value, u) in enumerate(zip((x, y), self.past, strict=True)):
             if u is None:
                 total += at.lengths[i]
-            elif self.terms:
-                parts = _each(lambda u: rule.reduce(i, value * u), u)  # noqa: B023
-                total += jnp.stack(parts)
+            else:
+                total += jnp.stack(_each(lambda u: rule.reduce(i, value * u), u))  # noqa: B023
         return total
 
     def _extra(self, aligned: jax.Array, crossed: jax.Array) -> Pair:
         """What the history adds to |x+y|² and |x−y|²."""
-        if not self.terms:
-            return self._zero, self._zero
         plus, minus = map(jnp.stack, self._coefficients())
         swapped = self.pairs + self.pairs.swapaxes(0, 1)
 

@@ -19,7 +19,7 @@ from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
 from pjax.rules.base import Arrays, Moves, Place, Shifts, total_squares
 from pjax.rules.contraction import Contraction
-from pjax.rules.dot import sum_and_difference, sums_of_squares, visible
+from pjax.rules.dot import Pair, sum_and_difference, sums_of_squares, visible
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels.edges import Projected
 
@@ -229,7 +229,7 @@ class Split(OfSources, Whole):
     ) -> Projected:
         """The projection as sums over the edges, and what follows from them."""
         flat = rule.expand(0, inputs[0]), rule.expand(1, inputs[1])
-        rest = [r.value if r.terms else jnp.zeros((), at.point.dtype) for r in self.rest]
+        rest = self.rest[0].value, self.rest[1].value
         whole = flat[0] + rest[0], flat[1] + rest[1]
         if rule.length <= SHORT:
             total, difference = whole[0] + whole[1], whole[0] - whole[1]
@@ -255,7 +255,7 @@ class Split(OfSources, Whole):
             found = along[0] + other * whole[1], along[1] + other * whole[0]
 
         def kept(i: int) -> jax.Array:
-            return found[i].astype(self.rest[i].terms[0][1].dtype) if self.rest[i].terms else found[i]
+            return found[i].astype(self.rest[i].terms[0][1].dtype)
 
         # Summed as they are written, not found once more.
         first, second = jax.lax.optimization_barrier((kept(0), kept(1)))
@@ -263,11 +263,9 @@ class Split(OfSources, Whole):
         totals = rule.gather(0, moves[0]), rule.gather(1, moves[1])
         return Projected(moves, totals, m.lam, m.squared(plus, minus))
 
-    def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
+    def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> Pair:
         """What the rest adds to |x|² + |y|², and to ⟨x, y⟩. Term by term, so that no sum is written out."""
         first, second = self.rest
-        if not first.terms:
-            return 0, 0
         if compiles_each_kernel():  # products with an array of its own for each output would be turned around
             common = first.terms[0][0]  # so that a minus sign need not be written out
             r, s = (Linear((f / common, a) for f, a in rest.terms).value for rest in self.rest)
@@ -290,18 +288,11 @@ class Split(OfSources, Whole):
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """For each output, the sum of the squares of its edges."""
-        pairs = enumerate(zip(self.moved(problem, node), self.rest, strict=True))
-        return _squares(
-            node,
-            [contraction(node).expand(i, x) + (rest.value if rest.terms else 0) for i, (x, rest) in pairs],
-        )
+        written = (contraction(node).expand(i, x) for i, x in enumerate(self.moved(problem, node)))
+        return _squares(node, [x + rest.value for x, rest in zip(written, self.rest, strict=True)])
 
     def written(self, problem: Problem, node: Node) -> "Split":
-        """The same edges with a rest that may be zero, but is there."""
-        zero = jnp.zeros((*node.shape, contraction(node).length), problem.dtype)
-        x, y = (rest if rest.terms else Linear.of(zero) for rest in self.rest)
-        a, b = (
-            total if total.terms else Linear.of(problem.zeros(node.index, i))
-            for i, total in enumerate(self.totals)
-        )
-        return Split(self.base, (x, y), (a, b))
+        """The same edges with a rest that is zero, but is there: as in every state that projects."""
+        zero = Linear.of(jnp.zeros((*node.shape, contraction(node).length), problem.dtype))
+        x, y = (Linear.of(problem.zeros(node.index, i)) for i in (0, 1))
+        return Split(self.base, (zero, zero), (x, y))
