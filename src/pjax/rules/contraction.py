@@ -34,8 +34,9 @@ class Contraction(Rule):
 
     name: ClassVar[str] = "dot"
     many_edges: ClassVar[bool] = True
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    dtypes: tuple[Any, Any]
+    shapes: tuple[tuple[int, ...], ...]
+    """Of both inputs."""
+    dtypes: tuple[Any, ...]
     result: Any = dataclasses.field(default=None, kw_only=True)
     """The type of the output, as the program says; None: that of the inputs."""
     precision: Any = dataclasses.field(default=None, kw_only=True)

@@ -20,8 +20,8 @@ class DotGeneral(Contraction):
     """`lax.dot_general`."""
 
     operation = staticmethod(lax.dot_general)
-    contract: tuple[tuple[int, ...], tuple[int, ...]]
-    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    contract: tuple[tuple[int, ...], ...]
+    batch: tuple[tuple[int, ...], ...]
 
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
         def by_edges(*terms: Any) -> jax.Array:
@@ -111,19 +111,12 @@ class DotGeneral(Contraction):
 
     def stacked(self, number: int, differ: Sequence[bool]) -> "tuple[DotGeneral, tuple[bool, ...], int]":
         """A factor that is the same for all is not stacked."""
-        many = (differ[0], differ[1]) if any(differ) else (True, True)
-
-        def moved(i: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-            """The shape of a factor, and the axes over which it is contracted."""
-            if not many[i]:
-                return self.shapes[i], self.contract[i]
-            return (number, *self.shapes[i]), tuple(d + 1 for d in self.contract[i])
-
-        (shape_x, contract_x), (shape_y, contract_y) = moved(0), moved(1)
+        many = tuple(differ) if any(differ) else (True, True)
+        sides = list(zip(self.shapes, self.contract, many, strict=True))
         made = dataclasses.replace(
             self,
-            shapes=(shape_x, shape_y),
-            contract=(contract_x, contract_y),
+            shapes=tuple((number, *shape) if stacks else shape for shape, _, stacks in sides),
+            contract=tuple(tuple(d + 1 if stacks else d for d in axes) for _, axes, stacks in sides),
             batch=((0,), (0,)) if all(many) else ((), ()),
         )
         return made, many, 0 if many[0] else len(self.free[0])

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pjax.checks import check_float
 from pjax.errors import InputError
@@ -179,15 +180,13 @@ def _member_axes(into: Set, ndim: int, axis: int | Sequence[int] | None) -> tupl
                 f"constrain: {kind} takes numbers one by one and has no axis; got axis={axis!r}."
             )
         return ()
-    least = into.core
-    if axis is None:
-        axes = tuple(range(ndim)) if least == 1 else (-2, -1)
-    else:
-        axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    places = tuple(a + ndim if a < 0 else a for a in axes)
-    fits = len(places) >= 1 if least == 1 else len(places) == 2
-    if not fits or len(set(places)) < len(places) or any(not 0 <= a < ndim for a in places):
-        wanted = "one axis or several" if least == 1 else "two axes"
+    chosen = (range(ndim) if into.core == 1 else (-2, -1)) if axis is None else axis
+    try:
+        places = np.lib.array_utils.normalize_axis_tuple(chosen, ndim)
+    except ValueError:  # one that is not there, or twice the same
+        places = ()
+    if not places or (into.core == 2 and len(places) != 2):
+        wanted = "one axis or several" if into.core == 1 else "two axes"
         raise InputError(
             f"constrain: members of {kind} lie along {wanted} of the value, each between {-ndim} and "
             f"{ndim - 1}; got axis={axis!r} for {ndim} axes."

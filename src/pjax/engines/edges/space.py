@@ -1,6 +1,7 @@
 """States of a whole graph, one object per operation, and the projections onto sets of nodes."""
 
 import copy
+import dataclasses
 import functools
 import math
 import operator
@@ -88,15 +89,9 @@ class EdgeSpace:
         """``history`` is what `histories` returns; without it every edge is stored."""
         self.problem = problem
         # With one input fixed a history of one term is exact.
-        self._history = {
-            v: length if problem.fixed(problem.graph.nodes[v]) is None else 1
-            for v, length in (history or {}).items()
-        }
-        self.cut = tuple(
-            v
-            for v, length in self._history.items()
-            if length is not None and problem.fixed(problem.graph.nodes[v]) is None
-        )
+        fixed = [v for v in history or {} if problem.fixed(problem.graph.nodes[v]) is not None]
+        self._history = {**(history or {}), **dict.fromkeys(fixed, 1)}
+        self.cut = tuple(v for v, length in self._history.items() if length is not None and v not in fixed)
         """The nodes whose histories neglect something."""
         self._sets = problem.partition.sets
         self._place = problem.partition.set_of()
@@ -135,11 +130,13 @@ class EdgeSpace:
 
     def kept(self, state: State) -> State:
         """The state as a loop keeps it."""
-        return self._turned(state, _to_front)
+        return self.problem.narrow(self._turned(state, _to_front))
 
     def used(self, kept: State) -> State:
-        """The inverse of `kept`."""
-        return self._turned(kept, _to_end)
+        """The state to compute with: wide, but for those arrays that are read as they are kept."""
+        wide: dict[int, Any] = self._turned(self.problem.widen(kept), _to_end)
+        splits = {v: edges for v, edges in kept.items() if isinstance(edges, Split)}
+        return wide | {v: dataclasses.replace(wide[v], rest=edges.rest) for v, edges in splits.items()}
 
     def _turned(self, state: State, turn: Callable[..., jax.Array]) -> State:
         return state | {
@@ -150,7 +147,7 @@ class EdgeSpace:
     def inside(self, kept: State) -> tuple["EdgeSpace", State]:
         """This space inside a loop, and the state that the loop kept."""
         if not self._behind:
-            return self, kept
+            return self, self.used(kept)
         inputs, kept = jax.lax.optimization_barrier((self._kept_inputs, kept))
         space = copy.copy(self)
         space.problem = copy.copy(self.problem)
