@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pjax.devices import on_one_device
 from pjax.rules.arithmetic import TINY
@@ -44,6 +43,8 @@ class Contraction(Rule):
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The dot products, of shape `out`."""
         return self.pairs((x, y))
+
+    forward = pair
 
     @abc.abstractmethod
     def pairs(self, *terms: Pair) -> jax.Array:
@@ -74,15 +75,8 @@ class Contraction(Rule):
         """K, the number of slots in one dot product."""
 
     @abc.abstractmethod
-    def expand(self, i: int, x: jax.Array) -> jax.Array:
-        """Input i written out: shape ``(*out, K)``. A layout."""
-
-    @abc.abstractmethod
     def reduce(self, i: int, q: jax.Array) -> jax.Array:
         """The sum of q over the slots of each output; of a shape that broadcasts to `out`."""
-
-    def forward(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return self.pair(x, y)
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
         """To first order, by `pull`. Products of short numbers have short transposes, as in the program."""
@@ -103,10 +97,6 @@ class Contraction(Rule):
     @abc.abstractmethod
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
         """The transpose of `reduce`; of a shape that broadcasts to that of input i."""
-
-    @abc.abstractmethod
-    def count(self, i: int) -> int | np.ndarray:
-        """How many outputs read each scalar of input i; an array need not have all axes in full."""
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""
