@@ -202,7 +202,8 @@ class Module:
         values: dict[str, jax.Array] = {}
         for name, parameter in self._parameters().items():
             to = parameter.dtype if chosen is None else chosen
-            value = parameter.initialiser(jax.random.fold_in(key, _stable_hash(name)), parameter.shape, to)
+            place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+            value = parameter.initialiser(jax.random.fold_in(key, place), parameter.shape, to)
             if jnp.shape(value) != parameter.shape:
                 raise InputError(
                     f"{type(self).__name__}.init: the initialiser of {name!r} returned the shape "
@@ -397,10 +398,6 @@ def _summary(root: Module) -> Iterator[str]:
                 yield from lines(indent, f"{name}.{key}", _join(path, key), child)
 
     yield from lines("", "", "", root)
-
-
-def _stable_hash(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
 
 
 # --- Which parameters learn ---

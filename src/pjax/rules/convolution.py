@@ -37,7 +37,7 @@ class Convolution(Contraction):
     padding: tuple[tuple[int, int], ...]
     input_dilation: tuple[int, ...]
     kernel_dilation: tuple[int, ...]
-    axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    axes: tuple[tuple[int, ...], ...]
     """Batch, feature and spatial axes of the input; output feature, input feature and spatial axes of
     the kernel; batch, feature and spatial axes of the output."""
     groups: int = 1
@@ -308,7 +308,7 @@ def convolve_images(x: jax.Array, kernel: jax.Array, padding: Sequence[tuple[int
     (2, 5, 5, 4)
     """
     images = x.reshape(-1, *x.shape[-3:])
-    ones, rows = (1, 1), _rows_first(4)
+    ones = (1, 1)
     rule = Convolution(
         shapes=(images.shape, kernel.shape),
         dtypes=(x.dtype, kernel.dtype),
@@ -316,7 +316,7 @@ def convolve_images(x: jax.Array, kernel: jax.Array, padding: Sequence[tuple[int
         padding=tuple(padding),
         input_dilation=ones,
         kernel_dilation=ones,
-        axes=(tuple(rows.lhs_spec), tuple(rows.rhs_spec), tuple(rows.out_spec)),
+        axes=tuple(map(tuple, _rows_first(4))),
     )
     out = rule.soft(0.0)(images, kernel)
     return out.reshape(*x.shape[:-3], *out.shape[1:])

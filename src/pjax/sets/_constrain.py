@@ -59,7 +59,9 @@ class Constrain(Primitive):
     ) -> Projection:
         x0, dx, z0, dz = map(wide, (inputs[0], shifts[0], output, shift))
         into = self.set_of(inputs[1:])
-        w = _one_weight(weight_like(weight, x0), x0.shape, into.core)
+        w = weight_like(weight, x0)
+        if into.core and w.ndim:  # one for each member
+            w = jnp.mean(jnp.broadcast_to(w, x0.shape), axis=tuple(range(-into.core, 0)), keepdims=True)
         if self.relaxed:
             back = (dz - dx) / (1 + w)
             move = _not_outwards(into.relaxed(), x0, w * back)
@@ -85,13 +87,6 @@ class Constrain(Primitive):
 
     def dithered(self) -> Primitive:
         return dataclasses.replace(self, relaxed=True)
-
-
-def _one_weight(weight: jax.Array, shape: tuple[int, ...], core: int) -> jax.Array:
-    if not core or not weight.ndim:
-        return weight
-    axes = tuple(range(-core, 0))
-    return jnp.mean(jnp.broadcast_to(weight, shape), axis=axes, keepdims=True)
 
 
 def _not_outwards(around: Set | None, x: jax.Array, move: jax.Array) -> jax.Array:

@@ -200,11 +200,9 @@ class Factored(OfSources):
             moved, product = (y, rule.pair(at[0], y)) if fixed == 0 else (x, rule.pair(x, at[1]))
             norm = rule.reduce(1 - fixed, moved * moved)
             return norm + along * (2 * product + along * place.lengths[fixed])
-        past_x, past_y = (
-            jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
-            for i, u in enumerate(self.past)
-        )
-        written = dataclasses.replace(self, past=(past_x, past_y))
+        pairs = zip(at, self.past, strict=True)
+        past = tuple(jnp.broadcast_to(a, (self.terms, *a.shape)) if u is None else u for a, u in pairs)
+        written = dataclasses.replace(self, past=past)
         _, _, crossed = written._products(node, x, y, rule.pair(x, y))
         aligned = written._aligned(place, node, x, y)
         plus, minus = written._extra(aligned, crossed)

@@ -278,11 +278,8 @@ class Split(OfSources, Whole):
         def product(a: Linear, b: Linear) -> jax.Array:
             return (a.value * b.value).sum(-1)
 
-        mine = (
-            2 * (aligned(0, x, first) + aligned(1, y, second))
-            + product(first, first)
-            + product(second, second)
-        )
+        apart = aligned(0, x, first) + aligned(1, y, second)
+        mine = 2 * apart + product(first, first) + product(second, second)
         crossed = aligned(1, y, first) + aligned(0, x, second) + product(first, second)
         return end_kernel(mine), end_kernel(crossed)
 
