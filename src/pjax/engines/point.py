@@ -369,11 +369,7 @@ class Problem:
     def pull(self, v: int, i: int, total: jax.Array | None, power: int = 1) -> list[tuple[int, jax.Array]]:
         """The sources of input i of a node, each with what sums over its slots come to for its scalars.
 
-        Args:
-            v: the node.
-            i: which of its inputs.
-            total: for each slot, a sum over its edges; None for constants.
-            power: of the edges that are summed; 2 for squares.
+        The total is for each slot a sum over its edges, to a power; None for constants.
         """
         wiring = self.wirings.get((v, i))
         if wiring is None or total is None:

@@ -224,10 +224,8 @@ class Convolution(Contraction):
     def spread(self, i: int, sums: jax.Array) -> jax.Array:
         """What `scatter` gives, for an input given the sums over all outputs at one place.
 
-        Args:
-            i: which input.
-            sums: for the first, over the features of each group, of axes (batch, group, *spatial); for the
-                second, over all but the features.
+        Those are for the first over the features of each group, of axes (batch, group, *spatial), and for the
+        second over all but the features.
         """
         if i == 1:
             return _put(sums.reshape(-1, *(1 for _ in (0, *self.strides))), self.axes[1])

@@ -227,7 +227,7 @@ class Factored(OfSources):
         pairs, norms, neglected = self.pairs, self.norms, self.lost
         if self.terms <= history:
             more = history - self.terms
-            empty = (Linear.of(jnp.zeros(pairs.shape[2:], pairs.dtype)),) * more
+            empty = (Linear.of(self._zero),) * more
 
             def pad(x: jax.Array, axes: int) -> jax.Array:
                 return jnp.pad(x, [(0, more)] * axes + [(0, 0)] * (x.ndim - axes))
