@@ -233,14 +233,13 @@ class Factored(OfSources):
                 return jnp.pad(x, [(0, more)] * axes + [(0, 0)] * (x.ndim - axes))
 
             past = tuple(None if u is None else pad(u, 1) for u in self.past)
-            plus, minus = (each(Linear.settled, cs) + empty for cs in (self.plus, self.minus))
+            plus, minus = self.plus + empty, self.minus + empty
             pairs, norms = pad(pairs, 2), pad(norms, 2)
         else:
             last = history - 1
 
             def fold(cs: tuple[Linear, ...]) -> tuple[Linear, ...]:
-                oldest = Linear.combine((1.0, c) for c in cs[last:] if c.terms)
-                return each(Linear.settled, (*cs[:last], oldest))
+                return (*cs[:last], Linear.combine((1.0, c) for c in cs[last:] if c.terms))
 
             # How far the vectors that are dropped lie from the one that takes over their share, times that
             # share. In one array, so that there is one maximum to find. On a CPU each constant in it would
@@ -256,8 +255,9 @@ class Factored(OfSources):
             past = tuple(None if u is None else u[:history] for u in self.past)
             plus, minus = fold(self.plus), fold(self.minus)
             pairs, norms = (table[:history][:, :history] for table in (pairs, norms))
-        base, nothing = each(Linear.settled, self.base), jnp.zeros_like(self.lost)
-        return Factored(base, past, plus, minus, pairs, norms, nothing), neglected.astype(jnp.float32)
+        base, plus, minus = each(Linear.settled, (self.base, plus, minus))
+        kept = Factored(base, past, plus, minus, pairs, norms, jnp.zeros_like(self.lost))
+        return kept, neglected.astype(jnp.float32)
 
 
 def _bordered(corner: jax.Array, row: jax.Array, column: jax.Array, inner: jax.Array) -> jax.Array:

@@ -95,7 +95,8 @@ class EdgeSpace:
         """The nodes whose histories neglect something."""
         self._sets = problem.partition.sets
         self._place = problem.partition.set_of()
-        behind = {n.index: getattr(n.rule, "behind", 0) for n in problem.graph.nodes if chooses_orders()}
+        ordered = problem.graph.nodes if chooses_orders() else ()
+        behind = {n.index: getattr(n.rule, "behind", 0) for n in ordered}
         self._behind = {v: axes for v, axes in behind.items() if axes}
         """How many axes lie behind those of a node's vectors, where there are such."""
         self._kept_inputs = {v: _to_front(problem.inputs[v][0], axes) for v, axes in self._behind.items()}
