@@ -92,15 +92,14 @@ class Sweep:
 
     def start(self) -> State:
         """All nodes at the forward evaluation."""
+        dtype = self._problem.dtype
+        still = {n.index: jnp.zeros(n.shape, dtype) for n in self._problem.graph.nodes}
+        return self._kept(still, still, jnp.zeros((), dtype))
 
-        def still(nodes: list[int]) -> dict[int, jax.Array]:
-            shapes = {v: self._problem.graph.nodes[v].shape for v in nodes}
-            return {v: jnp.zeros(shape, self._problem.dtype) for v, shape in shapes.items()}
-
+    def _kept(self, value: dict[int, jax.Array], message: dict[int, jax.Array], squared: jax.Array) -> State:
         kept = self._problem.kept
-        return State(
-            kept(still(self._values)), kept(still(self._messages)), jnp.zeros((), self._problem.dtype)
-        )
+        values, messages = {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}
+        return State(kept(values), kept(messages), squared)
 
     def step(self, state: State) -> State:
         """Project onto each set in turn."""
@@ -141,8 +140,7 @@ class Sweep:
                 if self._extrapolate:
                     mean = mean * extrapolation.factor(problem, s, mean, squares[s])
                 message[s] = message[s] + mean
-        after = {v: value[v] for v in self._values}, {v: message[v] for v in self._messages}
-        return State(problem.kept(after[0]), problem.kept(after[1]), squared)
+        return self._kept(value, message, squared)
 
     @staticmethod
     def _squares(problem: Problem, v: int, i: int, moves: Moves) -> Iterator[tuple[int, jax.Array]]:

@@ -179,8 +179,7 @@ class Problem:
             if node.rule is not None:
                 axis = self.graph.axis_of_members(node.index)
                 scales, unit = node.rule.balance(self.inputs[node.index], axis)
-                found = {(node.index, i): scale for i, scale in enumerate(scales)}
-                self._scales |= {place: scale for place, scale in found.items() if scale is not None}
+                self._scales |= {(node.index, i): s for i, s in enumerate(scales) if s is not None}
                 if unit is not None:
                     self.units[node.index] = unit
 
@@ -370,11 +369,7 @@ class Problem:
     def pull(self, v: int, i: int, total: jax.Array | None, power: int = 1) -> list[tuple[int, jax.Array]]:
         """The sources of input i of a node, each with what sums over its slots come to for its scalars.
 
-        Args:
-            v: the node.
-            i: which of its inputs.
-            total: for each slot, a sum over its edges; None for constants.
-            power: of the edges that are summed; 2 for squares.
+        The total is for each slot a sum over its edges, to a power; None for constants.
         """
         wiring = self.wirings.get((v, i))
         if wiring is None or total is None:
@@ -392,13 +387,7 @@ class Problem:
         return jnp.zeros(self.graph.nodes[v].inputs[i].shape, self.dtype)
 
     def project(self, v: int, shifts: tuple[jax.Array | None, ...], goal: jax.Array | None) -> Moves:
-        """Project a node whose inputs are in consensus: all edges of one scalar carry one value.
-
-        Args:
-            v: an operation or a target.
-            shifts: the displacements of its inputs; None for constants.
-            goal: the mean displacement of the edges that leave it; None for a target.
-        """
+        """Project an operation or a target: see `Rule.move`."""
         rule = self.graph.nodes[v].rule
         assert rule is not None
         unit = self.units.get(v)

@@ -71,7 +71,7 @@ class Moved(NamedTuple):
 
 
 class _Points(NamedTuple):
-    """Where a stream works."""
+    """Where the parameters will be when a micro-batch leaves."""
 
     rest: Callable[[Any], Any]
     """So many steps ahead."""
@@ -138,7 +138,12 @@ class Stream:
             more = 2 * (self.stages - 1)
             new = jnp.concatenate([new, jnp.zeros(more, bool)])
             micros = jax.tree.map(lambda x: jnp.concatenate([x, jnp.repeat(x[:1], more, 0)]), micros)
-        at = self._points(params, velocity)
+        whole, mine = 2 * (self.stages - 1), self._mine
+        rest, layers = (
+            functools.partial(_moving, tree, v)
+            for tree, v in zip(params, velocity or Parameters(None, None), strict=True)
+        )
+        at = _Points(rest, layers(whole - mine), layers(mine))
 
         def step(i: jax.Array, carry: tuple[Moved, Flight]) -> tuple[Moved, Flight]:
             moved, flight = carry
@@ -160,16 +165,7 @@ class Stream:
         each = self.stages // self.devices
         return self._place() * each + jnp.arange(each)
 
-    def _points(self, params: Parameters, velocity: Parameters | None) -> "_Points":
-        """Where the parameters will be when a micro-batch leaves."""
-        whole, mine = 2 * (self.stages - 1), self._mine
-        rest, layers = (
-            functools.partial(_moving, tree, v)
-            for tree, v in zip(params, velocity or Parameters(None, None), strict=True)
-        )
-        return _Points(rest, layers(whole - mine), layers(mine))
-
-    def _step(self, at: "_Points", flight: Flight, micro: Any, new: jax.Array) -> tuple[Moved, Flight]:
+    def _step(self, at: _Points, flight: Flight, micro: Any, new: jax.Array) -> tuple[Moved, Flight]:
         """One step. ``new`` says whether the micro-batch is one, or nothing enters."""
         t, n, mine = flight.steps, self.stages, self._mine
         whole = 2 * (n - 1)

@@ -1,21 +1,14 @@
 """Losses: the targets at the end of a traced function."""
 
-from pjax.losses.cross_entropy import CrossEntropy, cross_entropy
-from pjax.losses.margin_loss import MarginLoss, margin_loss
-from pjax.losses.minimise import Minimise, minimise
-from pjax.losses.squared_error import SquaredError, squared_error
+from pjax.losses.cross_entropy import CrossEntropy as CrossEntropy
+from pjax.losses.cross_entropy import cross_entropy as cross_entropy
+from pjax.losses.margin_loss import MarginLoss as MarginLoss
+from pjax.losses.margin_loss import margin_loss as margin_loss
+from pjax.losses.minimise import Minimise as Minimise
+from pjax.losses.minimise import minimise as minimise
+from pjax.losses.squared_error import SquaredError as SquaredError
+from pjax.losses.squared_error import squared_error as squared_error
 from pjax.rules.registry import Example, register
-
-__all__ = [
-    "CrossEntropy",
-    "MarginLoss",
-    "Minimise",
-    "SquaredError",
-    "cross_entropy",
-    "margin_loss",
-    "minimise",
-    "squared_error",
-]
 
 _CLASSES = tuple(((c,),) for c in (1, 2, 10, 100))
 

@@ -202,7 +202,8 @@ class Module:
         values: dict[str, jax.Array] = {}
         for name, parameter in self._parameters().items():
             to = parameter.dtype if chosen is None else chosen
-            value = parameter.initialiser(jax.random.fold_in(key, _stable_hash(name)), parameter.shape, to)
+            place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+            value = parameter.initialiser(jax.random.fold_in(key, place), parameter.shape, to)
             if jnp.shape(value) != parameter.shape:
                 raise InputError(
                     f"{type(self).__name__}.init: the initialiser of {name!r} returned the shape "
@@ -282,7 +283,7 @@ class Module:
     def _parameters(self) -> dict[str, Parameter]:
         """The declared parameters by name."""
         found: dict[str, Parameter] = {}
-        for path, value in _walk(self._declaration(), set()):
+        for path, value in _walk(self._declaration()):
             if isinstance(value, Parameter):
                 if path in found:
                     raise InputError(
@@ -308,8 +309,9 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _walk(root: Module, done: set[int]) -> Iterator[tuple[str, Module | Parameter]]:
+def _walk(root: Module) -> Iterator[tuple[str, Module | Parameter]]:
     """The modules and parameters of a tree with their paths, in the order of assignment, each once."""
+    done: set[int] = set()
     trail: list[int] = []
 
     def go(path: str, value: Any) -> Iterator[tuple[str, Module | Parameter]]:
@@ -374,7 +376,7 @@ def _summary(root: Module) -> Iterator[str]:
     shown: dict[int, str] = {}
 
     def total(value: Any) -> int:
-        return sum(x.size for _, x in _walk(value, set()) if isinstance(x, Parameter))
+        return sum(x.size for _, x in _walk(value) if isinstance(x, Parameter))
 
     def lines(indent: str, name: str, path: str, value: Any) -> Iterator[str]:
         title = f"{indent}{name}: " if name else indent
@@ -396,10 +398,6 @@ def _summary(root: Module) -> Iterator[str]:
                 yield from lines(indent, f"{name}.{key}", _join(path, key), child)
 
     yield from lines("", "", "", root)
-
-
-def _stable_hash(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
 
 
 # --- Which parameters learn ---

@@ -1,8 +1,5 @@
 """Arithmetic shared by the rules: at least float32 inside, the caller's type outside."""
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,38 +41,3 @@ def condensed(x: np.ndarray) -> int | np.ndarray:
         if (x == first).all():
             x = first
     return int(x.reshape(())) if x.size == 1 and x.min() > 0 else x
-
-
-_State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
-
-
-def conjugate_gradients(
-    equation: Callable[[jax.Array], jax.Array], right: jax.Array, diagonal: jax.typing.ArrayLike = 1.0
-) -> jax.Array:
-    """The solution of a symmetric positive equation, to rounding. ``diagonal`` is what it resembles.
-
-    It ends when the error is down to rounding, or after more rounds than there are unknowns.
-    """
-    size = jnp.max(jnp.abs(right), initial=0)
-    size = jnp.where((size > 0) & jnp.isfinite(size), size, 1)
-    right = right / size  # squares must not overflow
-    scaled = right / diagonal
-    start = jnp.vdot(right, scaled)
-    limit = jnp.finfo(right.dtype).eps ** 2 * start
-    most = 2 * right.size + 16
-
-    def unfinished(state: _State) -> jax.Array:
-        _, _, _, square, rounds = state
-        return (square > limit) & (rounds < most)
-
-    def step(state: _State) -> _State:
-        x, error, direction, square, rounds = state
-        image = equation(direction)
-        length = square / jnp.vdot(direction, image)
-        x, error = x + length * direction, error - length * image
-        scaled = error / diagonal
-        new = jnp.vdot(error, scaled)
-        return x, error, scaled + (new / square) * direction, new, rounds + 1
-
-    state = (jnp.zeros_like(right), right, scaled, start, jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(unfinished, step, state)[0] * size

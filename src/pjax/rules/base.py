@@ -121,15 +121,22 @@ class Rule(abc.ABC):
     def forward(self, *inputs: Any, **_: Any) -> jax.Array:
         """The function."""
 
-    @abc.abstractmethod
     def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
         """Project a node whose inputs are in consensus: all edges of one scalar carry one value.
+
+        By default there is one edge for each slot of an input.
 
         Args:
             at: its place.
             shifts: the displacements of those inputs that have edges.
             goal: the mean displacement of the edges that leave it; None for a target.
         """
+        full = tuple(
+            jnp.zeros(x.shape, at.point.dtype) if s is None else s
+            for x, s in zip(at.inputs, shifts, strict=False)
+        )
+        moves, move = self.move_edges(at, full, goal)
+        return Moves(moves, move, total_squares(moves), lambda i, _: moves[i] ** 2)
 
     @abc.abstractmethod
     def move_edges(
@@ -213,20 +220,8 @@ def total_squares(arrays: Iterable[jax.Array]) -> jax.Array:
     return functools.reduce(operator.add, ((a * a).sum() for a in arrays), jnp.zeros(()))
 
 
-class SlotBySlot(Rule):
-    """A rule with one edge for each slot of its inputs."""
-
-    def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
-        full = tuple(
-            jnp.zeros(x.shape, at.point.dtype) if s is None else s
-            for x, s in zip(at.inputs, shifts, strict=False)
-        )
-        moves, move = self.move_edges(at, full, goal)
-        return Moves(moves, move, total_squares(moves), lambda i, _: moves[i] ** 2)
-
-
 @dataclasses.dataclass(frozen=True)
-class Primitive(SlotBySlot):
+class Primitive(Rule):
     """A function with a projection onto its graph.
 
     Subclass it as a frozen dataclass, set `name` and `core`, and write `forward` and one of `project`
@@ -348,7 +343,7 @@ def answering(
 
 
 @dataclasses.dataclass(frozen=True)
-class Target(SlotBySlot):
+class Target(Rule):
     """A loss at the end of a function, with the operator that lowers it.
 
     The operator is the proximal operator of the loss, with its ``scale``; or, where it has none, the

@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pjax.devices import on_one_device
 from pjax.rules.arithmetic import TINY
@@ -34,8 +33,9 @@ class Contraction(Rule):
 
     name: ClassVar[str] = "dot"
     many_edges: ClassVar[bool] = True
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    dtypes: tuple[Any, Any]
+    shapes: tuple[tuple[int, ...], ...]
+    """Of both inputs."""
+    dtypes: tuple[Any, ...]
     result: Any = dataclasses.field(default=None, kw_only=True)
     """The type of the output, as the program says; None: that of the inputs."""
     precision: Any = dataclasses.field(default=None, kw_only=True)
@@ -43,6 +43,8 @@ class Contraction(Rule):
     def pair(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The dot products, of shape `out`."""
         return self.pairs((x, y))
+
+    forward = pair
 
     @abc.abstractmethod
     def pairs(self, *terms: Pair) -> jax.Array:
@@ -73,15 +75,8 @@ class Contraction(Rule):
         """K, the number of slots in one dot product."""
 
     @abc.abstractmethod
-    def expand(self, i: int, x: jax.Array) -> jax.Array:
-        """Input i written out: shape ``(*out, K)``. A layout."""
-
-    @abc.abstractmethod
     def reduce(self, i: int, q: jax.Array) -> jax.Array:
         """The sum of q over the slots of each output; of a shape that broadcasts to `out`."""
-
-    def forward(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return self.pair(x, y)
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
         """To first order, by `pull`. Products of short numbers have short transposes, as in the program."""
@@ -102,10 +97,6 @@ class Contraction(Rule):
     @abc.abstractmethod
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
         """The transpose of `reduce`; of a shape that broadcasts to that of input i."""
-
-    @abc.abstractmethod
-    def count(self, i: int) -> int | np.ndarray:
-        """How many outputs read each scalar of input i; an array need not have all axes in full."""
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""
@@ -215,31 +206,34 @@ class Contraction(Rule):
         if at.fixed is not None:
             return self._move_fixed(at, at.fixed, goal - drift)
         x, y = (a if s is None else a + s for a, s in zip(at.inputs, shifts, strict=True))
+        sides = (x, y), (y, x)
         norms = self.norm(at, 0, shifts[0]), self.norm(at, 1, shifts[1])
+        moving = [i for i, shift in enumerate(shifts) if shift is not None]
 
         def squares_of_both() -> Pair:
             return sum_and_difference(norms[0] + norms[1], at.point + drift)
 
         plus, minus = squares_of_both()
         m = self.solve(at, plus, minus, goal - drift)
-        moving = [i for i, shift in enumerate(shifts) if shift is not None]
+
+        def scattered(along: Callable[[int], jax.Array]) -> list[jax.Array]:
+            return [self.scatter(i, along(i)) for i in moving]
 
         def with_spheres(_: jax.Array) -> list[jax.Array]:
-            both = len(moving) == 2
-            along = m.both_along(self.length) if both else [m.along(i, self.length) for i in (0, 1)]
-            return [m.other, m.lam, *(self.scatter(i, along[i]) for i in moving)]
+            both = m.both_along(self.length) if len(moving) == 2 else None
+            return [m.other, m.lam, *scattered(lambda i: both[i] if both else m.along(i, self.length))]
 
         def looking(own: jax.Array) -> list[jax.Array]:
             """The same; hardly ever is there a sphere, and without one the sums are those of one array."""
 
             def on_spheres() -> list[jax.Array]:
                 found = spheres(*squares_of_both(), _where_read(at, goal - drift), at.weight)
-                return [self.scatter(i, found.add(i, self.length)) for i in moving]
+                return scattered(lambda i: found.add(i, self.length))
 
-            sums = [self.scatter(i, own) for i in moving]
+            sums = scattered(lambda _: own)
             nothing = [jnp.zeros_like(s) for s in sums]
             more = jax.lax.cond(jnp.min(own, initial=0) < 0, on_spheres, lambda: nothing)
-            return [m.other, m.lam, *(s + extra for s, extra in zip(sums, more, strict=True))]
+            return [m.other, m.lam, *map(jnp.add, sums, more)]
 
         solve = self.solver(at.weight, drift, goal, *norms) if at.read is None else None
 
@@ -249,22 +243,20 @@ class Contraction(Rule):
             return [other, reached, *(own[i] for i in moving)]
 
         # The answer is the multipliers, or from the kernel, where the outputs are: it has what was asked.
-        other, answer, *own = on_one_device(
+        other, answer, *sums = on_one_device(
             m.own,
             cpu=looking if self.windowed else None,  # other devices would have to wait for the answer
             cuda=in_one_kernel if solve else None,
             default=with_spheres,
         )
-
-        def total_move(i: int) -> jax.Array | None:
-            if i not in moving:
-                return None
-            this, partner = (x, y) if i == 0 else (y, x)
-            return times_visible(own[moving.index(i)], this) + self.pull(i, partner, other)
+        inputs: list[jax.Array | None] = [None, None]
+        for i, own in zip(moving, sums, strict=True):
+            this, partner = sides[i]
+            inputs[i] = times_visible(own, this) + self.pull(i, partner, other)
 
         def squares(i: int, whole: bool) -> jax.Array:
             # Of own * this + other * partner. Without spheres, which hardly ever are there.
-            this, partner = (x, y) if i == 0 else (y, x)
+            this, partner = sides[i]
             mine, theirs, both = m.own**2, m.other**2, 2 * m.own * m.other
             if whole:
                 return mine * norms[i] + both * (plus - minus) / 4 + theirs * norms[1 - i]
@@ -280,8 +272,7 @@ class Contraction(Rule):
             )
 
         output = -(m.lam if solve else answer) / at.weight
-        inputs = total_move(0), total_move(1)
-        return Moves(inputs, output, m.squared(plus, minus), squares, reach)
+        return Moves(tuple(inputs), output, m.squared(plus, minus), squares, reach)
 
     def _move_fixed(self, at: Place, fixed: int, residual: jax.Array) -> Moves:
         """With one input fixed the constraint is a hyperplane."""

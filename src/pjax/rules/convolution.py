@@ -37,17 +37,22 @@ class Convolution(Contraction):
     padding: tuple[tuple[int, int], ...]
     input_dilation: tuple[int, ...]
     kernel_dilation: tuple[int, ...]
-    axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    axes: tuple[tuple[int, ...], ...]
     """Batch, feature and spatial axes of the input; output feature, input feature and spatial axes of
     the kernel; batch, feature and spatial axes of the output."""
     groups: int = 1
 
     def pairs(self, *terms: Pair) -> jax.Array:
-        fits = len(terms) <= 2 and self._has_kernels(*itertools.chain(*terms))
+        shape = self._fitting(*itertools.chain(*terms)) if len(terms) <= 2 else None
+
+        def on_cuda(*terms: Pair) -> jax.Array:
+            assert shape is not None
+            return correlate(shape, *((x, self._kernel(y)) for x, y in terms))
+
         return on_one_device(
             *terms,
             cpu=sequential_vmap(lambda *terms: added(self._pair_on_cpu, *self._joined(*terms))),
-            cuda=self._pairs_on_cuda if fits else None,
+            cuda=on_cuda if shape else None,
             default=lambda *terms: added(self._plain, *self._joined(*terms)),
         )
 
@@ -55,13 +60,20 @@ class Convolution(Contraction):
         plain = functools.partial(super().pull, i)
         if self.groups > 1 or 0 in self.out:
             return plain(partner, c)
-        on_cpu = self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu
-        on_cuda = self._pull_input_on_cuda if i == 0 else self._pull_kernel_on_cuda
+        shape = self._fitting(partner, c, transposed=i == 0)
+
+        def on_cuda(partner: jax.Array, c: jax.Array) -> jax.Array:
+            assert shape is not None
+            if i == 0:
+                return correlate(shape, (c, self._kernel(partner)), backwards=True)
+            out, depth, *taps = self.axes[1]
+            return _put(pull_kernel(shape, partner, c), (*taps, depth, out))
+
         return on_one_device(
             partner,
             c,
-            cpu=sequential_vmap(on_cpu),
-            cuda=on_cuda if self._has_kernels(partner, c, transposed=i == 0) else None,
+            cpu=sequential_vmap(self._pull_input_on_cpu if i == 0 else self._pull_kernel_on_cpu),
+            cuda=on_cuda if shape else None,
             default=plain,
         )
 
@@ -111,17 +123,18 @@ class Convolution(Contraction):
 
     # --- On NVIDIA GPUs ---
 
-    def _has_kernels(self, *arrays: jax.Array, transposed: bool = False) -> bool:
-        """Whether there are kernels for this, and for these arrays."""
-        shape = self._correlation
+    def _fitting(self, *arrays: jax.Array, transposed: bool = False) -> Correlation | None:
+        """What this correlates, or its transpose, if there are kernels for that and for these arrays."""
+        shape = self._correlation.transposed if self._correlation and transposed else self._correlation
         precision = self.precision or jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-        return (
+        fits = (
             shape is not None
-            and (shape.transposed if transposed else shape).fits
+            and shape.fits
             and all(x.dtype == jnp.float32 for x in arrays)
             and precision in (None, "default", lax.Precision.DEFAULT, (lax.Precision.DEFAULT,) * 2)
             and has_kernels("convolution")
         )
+        return shape if fits else None
 
     @functools.cached_property
     def _correlation(self) -> Correlation | None:
@@ -137,19 +150,6 @@ class Convolution(Contraction):
         return Correlation(
             batch, (image[0], image[1]), (height, width), (top, left), (out[0], out[1]), channels, features
         )
-
-    def _pairs_on_cuda(self, *terms: Pair) -> jax.Array:
-        assert self._correlation is not None
-        return correlate(self._correlation, *((x, self._kernel(y)) for x, y in terms))
-
-    def _pull_input_on_cuda(self, kernel: jax.Array, c: jax.Array) -> jax.Array:
-        assert self._correlation is not None
-        return correlate(self._correlation.transposed, (c, self._kernel(kernel)), backwards=True)
-
-    def _pull_kernel_on_cuda(self, x: jax.Array, c: jax.Array) -> jax.Array:
-        assert self._correlation is not None
-        out, depth, *taps = self.axes[1]
-        return _put(pull_kernel(self._correlation, x, c), (*taps, depth, out))
 
     def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., Sequence[jax.Array]] | None:
         rows = self.axes[2] == (0, len(self.out) - 1, *range(1, len(self.out) - 1))
@@ -224,10 +224,8 @@ class Convolution(Contraction):
     def spread(self, i: int, sums: jax.Array) -> jax.Array:
         """What `scatter` gives, for an input given the sums over all outputs at one place.
 
-        Args:
-            i: which input.
-            sums: for the first, over the features of each group, of axes (batch, group, *spatial); for the
-                second, over all but the features.
+        Those are for the first over the features of each group, of axes (batch, group, *spatial), and for the
+        second over all but the features.
         """
         if i == 1:
             return _put(sums.reshape(-1, *(1 for _ in (0, *self.strides))), self.axes[1])
@@ -308,7 +306,7 @@ def convolve_images(x: jax.Array, kernel: jax.Array, padding: Sequence[tuple[int
     (2, 5, 5, 4)
     """
     images = x.reshape(-1, *x.shape[-3:])
-    ones, rows = (1, 1), _rows_first(4)
+    ones = (1, 1)
     rule = Convolution(
         shapes=(images.shape, kernel.shape),
         dtypes=(x.dtype, kernel.dtype),
@@ -316,7 +314,7 @@ def convolve_images(x: jax.Array, kernel: jax.Array, padding: Sequence[tuple[int
         padding=tuple(padding),
         input_dilation=ones,
         kernel_dilation=ones,
-        axes=(tuple(rows.lhs_spec), tuple(rows.rhs_spec), tuple(rows.out_spec)),
+        axes=tuple(map(tuple, _rows_first(4))),
     )
     out = rule.soft(0.0)(images, kernel)
     return out.reshape(*x.shape[:-3], *out.shape[1:])

@@ -20,8 +20,8 @@ class DotGeneral(Contraction):
     """`lax.dot_general`."""
 
     operation = staticmethod(lax.dot_general)
-    contract: tuple[tuple[int, ...], tuple[int, ...]]
-    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    contract: tuple[tuple[int, ...], ...]
+    batch: tuple[tuple[int, ...], ...]
 
     def pairs(self, *terms: tuple[jax.Array, jax.Array]) -> jax.Array:
         def by_edges(*terms: Any) -> jax.Array:
@@ -62,12 +62,9 @@ class DotGeneral(Contraction):
         return self._plain(x, y, (((a + 1,), (b + 1,)), ((a,), (b,)))).sum(0)
 
     @functools.cached_property
-    def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        first, second = (
-            tuple(d for d in range(len(self.shapes[i])) if d not in self.contract[i] + self.batch[i])
-            for i in (0, 1)
-        )
-        return first, second
+    def free(self) -> tuple[tuple[int, ...], ...]:
+        sides = zip(self.shapes, self.contract, self.batch, strict=True)
+        return tuple(tuple(d for d in range(len(s)) if d not in (*c, *b)) for s, c, b in sides)
 
     @functools.cached_property
     def length(self) -> int:
@@ -99,9 +96,8 @@ class DotGeneral(Contraction):
         return self._beside(i, sum_apart(rows) if in_memory else sum_in_parts(rows))
 
     def scatter(self, i: int, c: jax.Array) -> jax.Array:
-        n, counts = len(self.batch[0]), (len(self.free[0]), len(self.free[1]))
-        first = n + counts[0] if i == 0 else n
-        axes = tuple(range(first, first + counts[1 - i]))
+        first = len(self.batch[0]) + (len(self.free[0]) if i == 0 else 0)
+        axes = tuple(range(first, first + len(self.free[1 - i])))
         mine = self.batch[i] + self.free[i]
         shape = [size if d in mine else 1 for d, size in enumerate(self.shapes[i])]
         return end_kernel(c).sum(axes).transpose(np.argsort(mine)).reshape(shape)
@@ -115,19 +111,12 @@ class DotGeneral(Contraction):
 
     def stacked(self, number: int, differ: Sequence[bool]) -> "tuple[DotGeneral, tuple[bool, ...], int]":
         """A factor that is the same for all is not stacked."""
-        many = (differ[0], differ[1]) if any(differ) else (True, True)
-
-        def moved(i: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-            """The shape of a factor, and the axes over which it is contracted."""
-            if not many[i]:
-                return self.shapes[i], self.contract[i]
-            return (number, *self.shapes[i]), tuple(d + 1 for d in self.contract[i])
-
-        (shape_x, contract_x), (shape_y, contract_y) = moved(0), moved(1)
+        many = tuple(differ) if any(differ) else (True, True)
+        sides = list(zip(self.shapes, self.contract, many, strict=True))
         made = dataclasses.replace(
             self,
-            shapes=(shape_x, shape_y),
-            contract=(contract_x, contract_y),
+            shapes=tuple((number, *shape) if stacks else shape for shape, _, stacks in sides),
+            contract=tuple(tuple(d + 1 if stacks else d for d in axes) for _, axes, stacks in sides),
             batch=((0,), (0,)) if all(many) else ((), ()),
         )
         return made, many, 0 if many[0] else len(self.free[0])

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax.rules.arithmetic import conjugate_gradients, weight_like, wide, wide_reals
+from pjax.rules.arithmetic import weight_like, wide, wide_reals
 from pjax.rules.base import Arrays, Primitive, Projection, Weight
 from pjax.rules.scalar import Function
 
@@ -92,14 +92,24 @@ def _solved(
     weight: jax.Array,
     diagonal: jax.typing.ArrayLike = 1.0,
 ) -> Arrays:
-    """The moves that take a residual away, given a linear map and its transpose: see `LinearMap`."""
+    """The moves that take a residual away, given a linear map and its transpose: see `LinearMap`.
+
+    The diagonal is what the equation resembles.
+    """
+    from jax.scipy.sparse.linalg import cg  # takes long, and may not be needed
+
     root = jnp.sqrt(weight)
 
     # The unknown is W^(-1/2) mu: the equation is then symmetric for any weights.
     def equation(v: jax.Array) -> jax.Array:
         return v + root * push(*pull(root * v))
 
-    return tuple(pull(root * conjugate_gradients(equation, root * residual, diagonal)))
+    right = root * residual
+    size = jnp.max(jnp.abs(right), initial=0)
+    size = jnp.where((size > 0) & jnp.isfinite(size), size, 1)  # squares must not overflow
+    eps = float(jnp.finfo(right.dtype).eps)
+    found, _ = cg(equation, right / size, tol=eps, maxiter=2 * right.size + 16, M=lambda v: v / diagonal)
+    return tuple(pull(root * (found * size)))
 
 
 @dataclasses.dataclass(frozen=True)

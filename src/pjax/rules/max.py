@@ -119,12 +119,8 @@ def _table(shape: tuple[int, ...], behind: int) -> tuple[int, int, int]:
 def _lower(rounds: int, behind: int, x: jax.Array, z: jax.Array, w: jax.Array) -> jax.Array:
     """The root of ``w (level - z) = sum(max(x - level, 0))``, for ``z < max(x)``.
 
-    Args:
-        rounds: so many are written out; after them there is a loop, as long as it takes.
-        behind: how many axes lie behind the last one of x. A loop takes arrays in the order of their axes.
-        x: the numbers.
-        z: where the level starts.
-        w: the weight of the output.
+    Some rounds are written out; after them there is a loop, as long as it takes. A loop takes arrays in the
+    order of their axes, so the last one of x is put before those that lie behind it.
     """
     axis = -1 - behind
     x = jnp.moveaxis(x, -1, axis)

@@ -101,23 +101,17 @@ class Scalar(Primitive):
         rise: jax.Array | None,
         weight: jax.typing.ArrayLike,
     ) -> tuple[jax.Array, jax.Array]:
-        """The moves of the number and of the output.
+        """The moves of the number, which is shifted from the inputs, and of the output, from its goal.
 
-        Args:
-            inputs: where the function has a value, if anywhere.
-            shift: of the number from there.
-            goal: for the output.
-            rise: the goal less the value at the inputs, where that is known more accurately.
-            weight: on the output.
+        ``rise`` is the goal less the value at the inputs, where that is known more accurately.
         """
         f, traits = self._curve(inputs), self.function.traits
         x, dx, w = wide(inputs[0]), wide(shift), weight_like(weight, goal)
         shape = jnp.broadcast_shapes(x.shape, goal.shape, w.shape, *(jnp.shape(c) for c in inputs[1:]))
         x, dx, goal, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, w))
         root, start = jnp.sqrt(w), x + dx
-        terms = jax.jvp(lambda v: derivatives(f, v), (x,), (jnp.ones_like(x),))
-        (point, slope, bend), (*_, third) = terms
-        residual = _plain(goal) if rise is None else _residual(point, slope, bend, third, x, goal, rise)
+        (point, slope, bend), (*_, third) = jax.jvp(lambda v: derivatives(f, v), (x,), (jnp.ones_like(x),))
+        residual = _plain(goal) if rise is None else _residual((point, slope, bend, third), x, goal, rise)
         rise = goal - point if rise is None else rise
 
         def curve(t: jax.Array) -> jax.Array:
@@ -129,7 +123,10 @@ class Scalar(Primitive):
 
         seeds = jnp.stack([jnp.zeros_like(start), -dx, *(p - start for p in self._seeds(start, goal, w))])
         fine = jnp.finfo(x.dtype).eps
-        centres = [(jnp.zeros_like(start), _scale(root * (slope * dx - rise), root * slope, start))]
+        # How closely to look near the start: a part of the way that a straight line has to go.
+        steep, usual = root * slope, 1 + jnp.abs(start)
+        step = jnp.abs(root * (slope * dx - rise) / (steep + 1 / steep))
+        centres = [(jnp.zeros_like(start), jnp.where(step < usual, step, usual) / 16)]
         for p in (0.0, *traits.points):
             away = p - start
             if traits.period < math.inf:  # to the last digit, however large the number is
@@ -176,13 +173,6 @@ class Scalar(Primitive):
         return found
 
 
-def _scale(a: jax.Array, b: jax.Array, start: jax.Array) -> jax.Array:
-    """How closely to look near the start: a part of the way that a straight line has to go."""
-    step = jnp.abs(a / (b + 1 / b))
-    usual = 1 + jnp.abs(start)
-    return jnp.where(step < usual, step, usual) / 16
-
-
 def _mended(f: Callable[[jax.Array], jax.Array], x: jax.Array, slope: jax.Array) -> jax.Array:
     """The derivative of a function of pieces, also where these have kinks that it has not itself.
 
@@ -205,30 +195,17 @@ def _plain(goal: jax.Array) -> Residual:
     return lambda end, _: end - goal
 
 
-def _residual(
-    point: jax.Array,
-    slope: jax.Array,
-    bend: jax.Array,
-    third: jax.Array,
-    x: jax.Array,
-    goal: jax.Array,
-    rise: jax.Array,
-) -> Residual:
+def _residual(series: Arrays, x: jax.Array, goal: jax.Array, rise: jax.Array) -> Residual:
     """The residual to the last digit where the way is short.
 
     The difference of two values loses the digits they share. The first terms of a series do not; they are
     taken where they agree with the difference as far as that is accurate, and what they leave out is lost in
     rounding.
 
-    Args:
-        point: the value where the way begins.
-        slope: the derivative there.
-        bend: the second derivative there.
-        third: the third.
-        x: where the way begins.
-        goal: for the value.
-        rise: the goal less the value there, as accurately as it is known.
+    The series has the value at x, where the way begins, and three derivatives there; ``rise`` is the goal
+    less that value, as accurately as it is known.
     """
+    point, slope, bend, third = series
     eps = jnp.finfo(x.dtype).eps
     coarse = eps * (jnp.abs(goal) + jnp.abs(slope * x))
     # Of what a function is made of may cancel as much as it is given, as in x (1 + tanh x): that matters to

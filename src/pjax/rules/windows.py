@@ -113,7 +113,6 @@ def explicit_padding(
     window: Sequence[int],
     strides: Sequence[int],
     sizes: Sequence[int],
-    dilation: Sequence[int] | None = None,
 ) -> tuple[tuple[int, int], ...]:
     """The padding before and after each axis that ``"SAME"``, ``"VALID"`` or an integer stands for.
 
@@ -122,20 +121,17 @@ def explicit_padding(
         window: length of the window along each axis.
         strides: step between windows along each axis.
         sizes: length of each axis.
-        dilation: distance between the positions of one window along each axis, 1 by default.
 
     >>> explicit_padding("SAME", (3,), (2,), (6,))
     ((0, 1),)
     """
-    dilation = (1,) * len(sizes) if dilation is None else tuple(dilation)
-    _check(len(sizes), window=window, strides=strides, dilation=dilation)
+    _check(len(sizes), window=window, strides=strides)
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
             raise InputError(
                 f"Unknown padding {padding!r}: use 'SAME', 'SAME_LOWER', 'VALID', or pairs (before, after)."
             )
-        reach = [(w - 1) * d + 1 for w, d in zip(window, dilation, strict=True)]
-        return tuple(lax.padtype_to_pads(tuple(sizes), reach, tuple(strides), padding))
+        return tuple(lax.padtype_to_pads(tuple(sizes), tuple(window), tuple(strides), padding))
     try:
         given = [(padding, padding)] * len(sizes) if isinstance(padding, int) else list(padding)
         pairs = tuple((operator.index(lo), operator.index(hi)) for lo, hi in given)

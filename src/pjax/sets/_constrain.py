@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pjax.checks import check_float
 from pjax.errors import InputError
@@ -58,7 +59,9 @@ class Constrain(Primitive):
     ) -> Projection:
         x0, dx, z0, dz = map(wide, (inputs[0], shifts[0], output, shift))
         into = self.set_of(inputs[1:])
-        w = _one_weight(weight_like(weight, x0), x0.shape, into.core)
+        w = weight_like(weight, x0)
+        if into.core and w.ndim:  # one for each member
+            w = jnp.mean(jnp.broadcast_to(w, x0.shape), axis=tuple(range(-into.core, 0)), keepdims=True)
         if self.relaxed:
             back = (dz - dx) / (1 + w)
             move = _not_outwards(into.relaxed(), x0, w * back)
@@ -84,13 +87,6 @@ class Constrain(Primitive):
 
     def dithered(self) -> Primitive:
         return dataclasses.replace(self, relaxed=True)
-
-
-def _one_weight(weight: jax.Array, shape: tuple[int, ...], core: int) -> jax.Array:
-    if not core or not weight.ndim:
-        return weight
-    axes = tuple(range(-core, 0))
-    return jnp.mean(jnp.broadcast_to(weight, shape), axis=axes, keepdims=True)
 
 
 def _not_outwards(around: Set | None, x: jax.Array, move: jax.Array) -> jax.Array:
@@ -153,23 +149,21 @@ def constrain(x: jax.typing.ArrayLike, into: Set, axis: int | Sequence[int] | No
     value = check_float("constrain: values", x)
     check_finite("constrain", "values", value)
     axes = _member_axes(into, value.ndim, axis)
-    shape = tuple(value.shape[a] for a in axes)
+    last = tuple(range(-len(axes), 0))
+    members = jnp.moveaxis(value, axes, last)
+    outer, shape = members.shape[: value.ndim - len(axes)], members.shape[value.ndim - len(axes) :]
     core = (math.prod(shape),) if into.core == 1 else shape
     into.check(core)
-    rest = tuple(a for a in range(value.ndim) if a not in axes)
-    members = tuple(value.shape[a] for a in rest)
-    fitted = into.fitted(value.shape, members, value.dtype)
-    order = rest + axes
+    fitted = into.fitted(value.shape, outer, value.dtype)
 
     def vector_form(y: jax.Array) -> jax.Array:
-        return y.transpose(order).reshape(*members, *core)
+        return jnp.moveaxis(y, axes, last).reshape(*outer, *core)
 
     entries = {name: getattr(fitted, name) for name in fitted.entries if axes}
     moved = {name: vector_form(array) for name, array in entries.items() if array is not None}
     arrays, structure = jax.tree.flatten(dataclasses.replace(fitted, **moved))
     found = apply(Constrain(type(into), structure), vector_form(value), *arrays)
-    back = tuple(order.index(a) for a in range(value.ndim))
-    return found.reshape([value.shape[a] for a in order]).transpose(back)
+    return jnp.moveaxis(found.reshape(members.shape), last, axes)
 
 
 def _member_axes(into: Set, ndim: int, axis: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -181,15 +175,13 @@ def _member_axes(into: Set, ndim: int, axis: int | Sequence[int] | None) -> tupl
                 f"constrain: {kind} takes numbers one by one and has no axis; got axis={axis!r}."
             )
         return ()
-    least = into.core
-    if axis is None:
-        axes = tuple(range(ndim)) if least == 1 else (-2, -1)
-    else:
-        axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    places = tuple(a + ndim if a < 0 else a for a in axes)
-    fits = len(places) >= 1 if least == 1 else len(places) == 2
-    if not fits or len(set(places)) < len(places) or any(not 0 <= a < ndim for a in places):
-        wanted = "one axis or several" if least == 1 else "two axes"
+    chosen = (range(ndim) if into.core == 1 else (-2, -1)) if axis is None else axis
+    try:
+        places = np.lib.array_utils.normalize_axis_tuple(chosen, ndim)
+    except ValueError:  # one that is not there, or twice the same
+        places = ()
+    if not places or (into.core == 2 and len(places) != 2):
+        wanted = "one axis or several" if into.core == 1 else "two axes"
         raise InputError(
             f"constrain: members of {kind} lie along {wanted} of the value, each between {-ndim} and "
             f"{ndim - 1}; got axis={axis!r} for {ndim} axes."

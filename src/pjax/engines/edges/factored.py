@@ -23,23 +23,23 @@ import jax
 import jax.numpy as jnp
 
 from pjax.devices import end_kernel
-from pjax.engines.edges.stored import Linear, combined, contraction, now
+from pjax.engines.edges.stored import Linear, OfSources, combined, contraction, each
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules.base import Moves, Place
+from pjax.rules.base import Arrays, Moves, Place
+from pjax.rules.dot import Pair
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Factored:
+class Factored(OfSources):
     """The edges of a contraction as the values of its sources and a history, newest term first.
 
     Constant inputs have no entry in `base` and `past`: they stay at their values, and every past vector
     is that value too, since all updates of the state are affine combinations.
     """
 
-    base: tuple[Linear | None, Linear | None]
-    past: tuple[jax.Array | None, jax.Array | None]
+    past: tuple[jax.Array | None, ...]
     """The vectors u, stacked."""
     plus: tuple[Linear, ...]
     minus: tuple[Linear, ...]
@@ -54,18 +54,27 @@ class Factored:
     @classmethod
     def spread(cls, problem: Problem, node: Node, shifts: Sequence[jax.Array | None]) -> "Factored":
         """All edges at their sources' values: no history."""
-        base = tuple(None if s is None else Linear.of(s) for s in shifts)
+        x, y = (None if s is None else Linear.of(s) for s in shifts)
         past = tuple(None if s is None else jnp.zeros((0, *s.shape), problem.dtype) for s in shifts)
         none = jnp.zeros((0, 0, *node.shape), problem.dtype)
-        return cls((base[0], base[1]), (past[0], past[1]), (), (), none, none, jnp.zeros((), problem.dtype))
+        return cls((x, y), past, (), (), none, none, jnp.zeros((), problem.dtype))
 
     @property
     def terms(self) -> int:
+        """At least one in every state that projects."""
         return len(self.plus)
 
-    def _coefficients(self, problem: Problem, node: Node) -> tuple[list[jax.Array], list[jax.Array]]:
-        zero = jnp.zeros(node.shape, problem.dtype)
-        plus, minus = ([c.value if c.terms else zero for c in cs] for cs in (self.plus, self.minus))
+    @property
+    def _zero(self) -> jax.Array:
+        return jnp.zeros(self.pairs.shape[2:], self.pairs.dtype)
+
+    @property
+    def _along(self) -> jax.Array:
+        """With one input fixed, how far the other has moved along it."""
+        return sum((c.value for c in self.plus if c.terms), start=self._zero)
+
+    def _coefficients(self) -> tuple[list[jax.Array], list[jax.Array]]:
+        plus, minus = ([c.value if c.terms else self._zero for c in cs] for cs in (self.plus, self.minus))
         return plus, minus
 
     def sums(self, problem: Problem, node: Node, i: int) -> jax.Array:
@@ -76,7 +85,7 @@ class Factored:
         if not self.terms:
             return total
         at, fixed = problem.inputs[node.index], problem.fixed(node) is not None
-        plus, minus = self._coefficients(problem, node)
+        plus, minus = self._coefficients()
 
         def term(plus: jax.Array, minus: jax.Array, *u: jax.Array) -> jax.Array:
             past = dict(zip(moving, u, strict=True))
@@ -92,8 +101,7 @@ class Factored:
         """The edges after their contraction projected: one more term."""
         assert goal is not None
         rule, at = contraction(node), problem.place(node.index)
-        x, y = now(problem, node, self.base)
-        dx, dy = (None if b is None else b.value for b in self.base)
+        (x, y), (dx, dy) = self.now(at), self.shifts
         drift = rule.change(at, (dx, dy))
         if at.fixed is not None:
             return self._displaced_fixed(at, node, goal - drift, (x, y))
@@ -101,7 +109,7 @@ class Factored:
         forward, backward, crossed = self._products(node, x, y, product)
         norm = jnp.broadcast_to(rule.norm(at, 0, dx) + rule.norm(at, 1, dy), node.shape)
         aligned = self._aligned(at, node, x, y)
-        extra_plus, extra_minus = self._extra(problem, node, aligned, crossed)
+        extra_plus, extra_minus = self._extra(aligned, crossed)
         plus = jnp.maximum(norm + 2 * product + extra_plus, 0)
         minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
         # The history's share of the product comes with small factors: no cancellation.
@@ -120,21 +128,17 @@ class Factored:
         squared = (grow_plus**2 * plus + grow_minus**2 * minus) / 2
         return after, Moves((None, None), -m.lam / at.weight, squared)
 
-    def _longer(self, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array | None, jax.Array | None]:
-        x, y = (
-            None if u is None else jnp.concatenate([at[None], u])
-            for u, at in zip(self.past, now, strict=True)
-        )
-        return x, y
+    def _longer(self, now: Arrays) -> tuple[jax.Array | None, ...]:
+        pairs = zip(self.past, now, strict=True)
+        return tuple(None if u is None else jnp.concatenate([at[None], u]) for u, at in pairs)
 
     def _displaced_fixed(
-        self, at: Place, node: Node, residual: jax.Array, now: tuple[jax.Array, jax.Array]
+        self, at: Place, node: Node, residual: jax.Array, now: Arrays
     ) -> tuple["Factored", Moves]:
         """With one input fixed every term runs along it, so one term holds the whole history."""
         assert at.fixed is not None
         norm = at.lengths[at.fixed]
-        so_far = sum((c.value for c in self.plus if c.terms), start=jnp.zeros_like(residual))
-        lam = contraction(node).solve_fixed(at, residual - so_far * norm)
+        lam = contraction(node).solve_fixed(at, residual - self._along * norm)
         nothing = jnp.zeros((self.terms + 1, self.terms + 1, *node.shape), at.point.dtype)
         after = Factored(
             self.base,
@@ -153,15 +157,15 @@ class Factored:
         """The dot products of (x, past y), those of (past x, y), and their sum, stacked over the terms."""
         rule = contraction(node)
         past_x, past_y = self.past
-        again = jnp.broadcast_to(product, (self.terms, *node.shape))
-        if self.terms and past_x is not None and past_y is not None:
+        if past_x is not None and past_y is not None:
             # The sum first: often it is all that is used.
             crossed = jnp.stack(_each(lambda u, v: rule.pairs((x, v), (u, y)), past_x, past_y))
             backward = jnp.stack(_each(lambda u: rule.pair(u, y), past_x))
             return crossed - backward, backward, crossed
         # A constant input is its own past, so those products are known already.
-        forward = self.pairs[0] if self.terms and past_y is not None else again
-        backward = self.pairs[:, 0] if self.terms and past_x is not None else again
+        again = jnp.broadcast_to(product, (self.terms, *node.shape))
+        forward = again if past_y is None else self.pairs[0]
+        backward = again if past_x is None else self.pairs[:, 0]
         return forward, backward, forward + backward
 
     def _aligned(self, at: Place, node: Node, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -171,19 +175,13 @@ class Factored:
         for i, (value, u) in enumerate(zip((x, y), self.past, strict=True)):
             if u is None:
                 total += at.lengths[i]
-            elif self.terms:
-                parts = _each(lambda u: rule.reduce(i, value * u), u)  # noqa: B023
-                total += jnp.stack(parts)
+            else:
+                total += jnp.stack(_each(lambda u: rule.reduce(i, value * u), u))  # noqa: B023
         return total
 
-    def _extra(
-        self, problem: Problem, node: Node, aligned: jax.Array, crossed: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def _extra(self, aligned: jax.Array, crossed: jax.Array) -> Pair:
         """What the history adds to |x+y|² and |x−y|²."""
-        if not self.terms:
-            zero = jnp.zeros(node.shape, problem.dtype)
-            return zero, zero
-        plus, minus = map(jnp.stack, self._coefficients(problem, node))
+        plus, minus = map(jnp.stack, self._coefficients())
         swapped = self.pairs + self.pairs.swapaxes(0, 1)
 
         def quadratic(c: jax.Array, sign: int) -> jax.Array:
@@ -196,23 +194,18 @@ class Factored:
         """For each output, the sum of the squares of its edges."""
         rule, place = contraction(node), problem.place(node.index)
         at, fixed = place.inputs, place.fixed
-        x, y = (
-            problem.zeros(node.index, i) if b is None or not b.terms else b.value
-            for i, b in enumerate(self.base)
-        )
+        x, y = self.moved(problem, node)
         if fixed is not None:  # only the other input has moved, and apart from its base along the fixed one
-            along = sum((c.value for c in self.plus if c.terms), start=jnp.zeros(node.shape, problem.dtype))
+            along = self._along
             moved, product = (y, rule.pair(at[0], y)) if fixed == 0 else (x, rule.pair(x, at[1]))
             norm = rule.reduce(1 - fixed, moved * moved)
             return norm + along * (2 * product + along * place.lengths[fixed])
-        past_x, past_y = (
-            jnp.broadcast_to(at[i], (self.terms, *at[i].shape)) if u is None else u
-            for i, u in enumerate(self.past)
-        )
-        written = dataclasses.replace(self, past=(past_x, past_y))
+        pairs = zip(at, self.past, strict=True)
+        past = tuple(jnp.broadcast_to(a, (self.terms, *a.shape)) if u is None else u for a, u in pairs)
+        written = dataclasses.replace(self, past=past)
         _, _, crossed = written._products(node, x, y, rule.pair(x, y))
         aligned = written._aligned(place, node, x, y)
-        plus, minus = written._extra(problem, node, aligned, crossed)
+        plus, minus = written._extra(aligned, crossed)
         norm = rule.reduce(0, x * x) + rule.reduce(1, y * y)
         return norm + (plus + minus) / 2
 
@@ -221,67 +214,49 @@ class Factored:
         """A linear combination. A shorter history is the older part of a longer one."""
         longest = max((edges for _, edges in terms), key=lambda edges: edges.terms)
 
-        def coefficients(which: Callable[["Factored"], tuple[Linear, ...]]) -> tuple[Linear, ...]:
-            aligned = [
-                (factor, (Linear(()),) * (longest.terms - edges.terms) + which(edges))
-                for factor, edges in terms
-            ]
-            return tuple(
-                Linear.combine((factor, cs[s]) for factor, cs in aligned) for s in range(longest.terms)
-            )
+        def padded(cs: tuple[Linear, ...]) -> tuple[Linear, ...]:
+            return (Linear(()),) * (longest.terms - len(cs)) + cs
 
-        return dataclasses.replace(
-            longest,
-            base=combined(terms),
-            plus=coefficients(lambda edges: edges.plus),
-            minus=coefficients(lambda edges: edges.minus),
-            lost=functools.reduce(jnp.maximum, (edges.lost for _, edges in terms)),
-        )
+        parts = [(factor, (edges.base, padded(edges.plus), padded(edges.minus))) for factor, edges in terms]
+        base, plus, minus = combined(parts)
+        lost = functools.reduce(jnp.maximum, (edges.lost for _, edges in terms))
+        return dataclasses.replace(longest, base=base, plus=plus, minus=minus, lost=lost)
 
     def settled(self, history: int) -> tuple["Factored", jax.Array]:
         """The edges with a history of the given length, and the size of what that neglects."""
-        shape, dtype = self.pairs.shape[2:], self.pairs.dtype
-        base = tuple(None if b is None else b.settled() for b in self.base)
-        nothing = jnp.zeros_like(self.lost)
+        pairs, norms, neglected = self.pairs, self.norms, self.lost
         if self.terms <= history:
             more = history - self.terms
-            empty = (Linear.of(jnp.zeros(shape, dtype)),) * more
+            empty = (Linear.of(self._zero),) * more
 
             def pad(x: jax.Array, axes: int) -> jax.Array:
                 return jnp.pad(x, [(0, more)] * axes + [(0, 0)] * (x.ndim - axes))
 
             past = tuple(None if u is None else pad(u, 1) for u in self.past)
-            plus, minus = (tuple(c.settled() for c in cs) + empty for cs in (self.plus, self.minus))
-            pairs, norms = pad(self.pairs, 2), pad(self.norms, 2)
-            kept = Factored((base[0], base[1]), (past[0], past[1]), plus, minus, pairs, norms, nothing)
-            return kept, self.lost.astype(jnp.float32)
-        last = history - 1
+            plus, minus = self.plus + empty, self.minus + empty
+            pairs, norms = pad(pairs, 2), pad(norms, 2)
+        else:
+            last = history - 1
 
-        def fold(cs: tuple[Linear, ...]) -> tuple[Linear, ...]:
-            kept = [c.settled() for c in cs[:last]]
-            return (*kept, Linear.combine((1.0, c) for c in cs[last:] if c.terms).settled())
+            def fold(cs: tuple[Linear, ...]) -> tuple[Linear, ...]:
+                return (*cs[:last], Linear.combine((1.0, c) for c in cs[last:] if c.terms))
 
-        # How far the vectors that are dropped lie from the one that takes over their share, times that share.
-        # In one array, so that there is one maximum to find. On a CPU each constant in it would be an array.
-        length, worst = self.norms[last, last], []
-        scale = jnp.maximum(length, jnp.finfo(dtype).tiny)
-        for s in range(history, self.terms):
-            shares = [jnp.abs(c.value) for c in (self.plus[s], self.minus[s]) if c.terms]
-            far = (self.norms[s, s] - self.norms[last, s]) + (length - self.norms[last, s])
-            worst += [share * jnp.sqrt(jnp.abs(far) / scale) for share in shares]  # none where it cancelled
-        neglected = self.lost
-        if worst:
-            neglected = jnp.maximum(neglected, jnp.max(functools.reduce(jnp.maximum, worst), initial=0))
-        past = tuple(None if u is None else u[:history] for u in self.past)
-        kept = Factored(
-            (base[0], base[1]),
-            (past[0], past[1]),
-            fold(self.plus),
-            fold(self.minus),
-            self.pairs[:history][:, :history],
-            self.norms[:history][:, :history],
-            nothing,
-        )
+            # How far the vectors that are dropped lie from the one that takes over their share, times that
+            # share. In one array, so that there is one maximum to find. On a CPU each constant in it would
+            # be an array.
+            length, worst = norms[last, last], []
+            scale = jnp.maximum(length, jnp.finfo(norms.dtype).tiny)
+            for s in range(history, self.terms):
+                shares = [jnp.abs(c.value) for c in (self.plus[s], self.minus[s]) if c.terms]
+                far = (norms[s, s] - norms[last, s]) + (length - norms[last, s])
+                worst += [share * jnp.sqrt(jnp.abs(far) / scale) for share in shares]  # none that cancelled
+            if worst:
+                neglected = jnp.maximum(neglected, jnp.max(functools.reduce(jnp.maximum, worst), initial=0))
+            past = tuple(None if u is None else u[:history] for u in self.past)
+            plus, minus = fold(self.plus), fold(self.minus)
+            pairs, norms = (table[:history][:, :history] for table in (pairs, norms))
+        base, plus, minus = each(Linear.settled, (self.base, plus, minus))
+        kept = Factored(base, past, plus, minus, pairs, norms, jnp.zeros_like(self.lost))
         return kept, neglected.astype(jnp.float32)
 
 

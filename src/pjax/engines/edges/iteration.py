@@ -1,6 +1,5 @@
 """Methods that are written as maps on edges."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from pjax.engines.edges.space import EdgeSpace, State
-from pjax.engines.edges.stored import Split
 from pjax.graph.nodes import Node
 
 
@@ -45,31 +43,14 @@ class EdgeIteration:
     def start(self) -> EdgeState:
         zero = jnp.zeros((), self._space.problem.dtype)
         nothing = {v: jnp.zeros((), jnp.float32) for v in self._space.cut}
-        return EdgeState(self._kept(self._space, self._space.start()), zero, nothing)
+        return EdgeState(self._space.kept(self._space.start()), zero, nothing)
 
     def step(self, state: EdgeState) -> EdgeState:
-        space, edges = self._space.inside(self._wide(state))
+        space, edges = self._space.inside(state.edges)
         edges, squared = self._advance(space, edges, self._measure)
         edges, neglected = space.settle(edges)
         worst = {v: jnp.maximum(state.neglected[v], x) for v, x in neglected.items()}
-        return EdgeState(self._kept(space, edges), squared, worst)
-
-    @staticmethod
-    def _kept(space: EdgeSpace, edges: State) -> State:
-        return space.problem.narrow(space.kept(edges))
-
-    def _wide(self, state: EdgeState) -> State:
-        """The edges to compute with: all but those arrays that are read as they are kept."""
-        wide = self._space.problem.widen(state.edges)
-        return {
-            v: dataclasses.replace(edges, rest=kept.rest)
-            if isinstance(edges, Split) and isinstance(kept := state.edges[v], Split)
-            else edges
-            for v, edges in wide.items()
-        }
-
-    def _used(self, state: EdgeState) -> State:
-        return self._space.used(self._wide(state))
+        return EdgeState(space.kept(edges), squared, worst)
 
     def values(self, state: EdgeState) -> dict[int, jax.Array]:
         return self._means(state, lambda node: not node.is_target)
@@ -78,7 +59,7 @@ class EdgeIteration:
         return self._means(state, lambda node: node.is_parameter)
 
     def _means(self, state: EdgeState, wanted: Callable[[Node], bool]) -> dict[int, jax.Array]:
-        edges = self._used(state)
+        edges = self._space.used(state.edges)
         edges = edges if self._shadow is None else self._shadow(self._space, edges)
         graph = self._space.problem.graph
         nodes = [n.index for n in graph.nodes if wanted(n) and graph.readers[n.index]]
@@ -86,5 +67,5 @@ class EdgeIteration:
 
     def agreed(self, state: EdgeState, mean: Callable[[jax.Array], jax.Array]) -> EdgeState:
         apart = {v: mean(move) - move for v, move in self.parameters(state).items()}
-        moved = self._space.shifted(self._used(state), apart)
-        return state._replace(edges=self._kept(self._space, moved))
+        moved = self._space.shifted(self._space.used(state.edges), apart)
+        return state._replace(edges=self._space.kept(moved))

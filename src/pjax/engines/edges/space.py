@@ -1,6 +1,7 @@
 """States of a whole graph, one object per operation, and the projections onto sets of nodes."""
 
 import copy
+import dataclasses
 import functools
 import math
 import operator
@@ -88,21 +89,17 @@ class EdgeSpace:
         """``history`` is what `histories` returns; without it every edge is stored."""
         self.problem = problem
         # With one input fixed a history of one term is exact.
-        self._history = {
-            v: length if problem.fixed(problem.graph.nodes[v]) is None else 1
-            for v, length in (history or {}).items()
-        }
-        self.cut = tuple(
-            v
-            for v, length in self._history.items()
-            if length is not None and problem.fixed(problem.graph.nodes[v]) is None
-        )
+        fixed = [v for v in history or {} if problem.fixed(problem.graph.nodes[v]) is not None]
+        self._history = {**(history or {}), **dict.fromkeys(fixed, 1)}
+        self.cut = tuple(v for v, length in self._history.items() if length is not None and v not in fixed)
         """The nodes whose histories neglect something."""
         self._sets = problem.partition.sets
-        self._orders = chooses_orders()
         self._place = problem.partition.set_of()
-        nodes = [n.index for n in problem.graph.nodes if self._behind(n.index)]
-        self._kept_inputs = {v: _to_front(problem.inputs[v][0], self._behind(v)) for v in nodes}
+        ordered = problem.graph.nodes if chooses_orders() else ()
+        behind = {n.index: getattr(n.rule, "behind", 0) for n in ordered}
+        self._behind = {v: axes for v, axes in behind.items() if axes}
+        """How many axes lie behind those of a node's vectors, where there are such."""
+        self._kept_inputs = {v: _to_front(problem.inputs[v][0], axes) for v, axes in self._behind.items()}
 
     def start(self) -> State:
         """All edges at the forward evaluation."""
@@ -134,34 +131,30 @@ class EdgeSpace:
 
     def kept(self, state: State) -> State:
         """The state as a loop keeps it."""
-        return {v: self._turned(v, edges, _to_front) for v, edges in state.items()}
+        return self.problem.narrow(self._turned(state, _to_front))
 
     def used(self, kept: State) -> State:
-        """The inverse of `kept`."""
-        return {v: self._turned(v, edges, _to_end) for v, edges in kept.items()}
+        """The state to compute with: wide, but for those arrays that are read as they are kept."""
+        wide: dict[int, Any] = self._turned(self.problem.widen(kept), _to_end)
+        splits = {v: edges for v, edges in kept.items() if isinstance(edges, Split)}
+        return wide | {v: dataclasses.replace(wide[v], rest=edges.rest) for v, edges in splits.items()}
+
+    def _turned(self, state: State, turn: Callable[..., jax.Array]) -> State:
+        return state | {
+            v: jax.tree.map(functools.partial(turn, behind=axes), state[v])
+            for v, axes in self._behind.items()
+        }
 
     def inside(self, kept: State) -> tuple["EdgeSpace", State]:
         """This space inside a loop, and the state that the loop kept."""
-        if not self._kept_inputs:
-            return self, kept
+        if not self._behind:
+            return self, self.used(kept)
         inputs, kept = jax.lax.optimization_barrier((self._kept_inputs, kept))
         space = copy.copy(self)
         space.problem = copy.copy(self.problem)
-        space.problem.inputs = {
-            **self.problem.inputs,
-            **{v: (_to_end(x, self._behind(v)),) for v, x in inputs.items()},
-        }
+        turned = {v: (_to_end(x, self._behind[v]),) for v, x in inputs.items()}
+        space.problem.inputs = {**self.problem.inputs, **turned}
         return space, self.used(kept)
-
-    def _behind(self, v: int) -> int:
-        """How many axes lie behind those of a node's vectors."""
-        return getattr(self.problem.graph.nodes[v].rule, "behind", 0) if self._orders else 0
-
-    def _turned(self, v: int, edges: Edges, turn: Callable[[jax.Array, int], jax.Array]) -> Edges:
-        behind = self._behind(v)
-        if not behind or not isinstance(edges, Stored):
-            return edges
-        return Stored(tuple(Linear.of(turn(a.value, behind)) for a in edges.arrays))
 
     def means(self, nodes: Sequence[int], state: State) -> dict[int, jax.Array]:
         """For each node, the mean of the edges that leave it."""
@@ -199,16 +192,15 @@ class EdgeSpace:
 
     def shifted(self, state: State, moves: dict[int, jax.Array]) -> State:
         """The state with all edges that leave some nodes moved on."""
-        problem, graph = self.problem, self.problem.graph
-        result = dict(state)
-        for v in {reader for s in moves for reader, _ in graph.readers[s]}:
-            node = graph.nodes[v]
-            sources = {s for wire in node.wires for s in wire.sources}
-            still = {s: jnp.zeros_like(problem.points[s]) for s in sources}
-            shifts = problem.shifts(v, still | moves)
-            edges: Any = state[v]
-            result[v] = edges.combine([(1, edges), (1, self._spread(node, shifts))])
-        return self.settle(result)[0]
+        readers = {reader for s in moves for reader, _ in self.problem.graph.readers[s]}
+        return self.settle(state | {v: self._moved(v, state[v], moves) for v in readers})[0]
+
+    def _moved(self, v: int, edges: Any, moves: dict[int, jax.Array]) -> Edges:
+        """The edges into a node, moved on with those sources that move."""
+        problem, node = self.problem, self.problem.graph.nodes[v]
+        still = {s: jnp.zeros_like(problem.points[s]) for wire in node.wires for s in wire.sources}
+        on = self._spread(node, problem.shifts(v, still | moves))
+        return edges.combine([(1, edges), (1, on)])
 
     def extrapolated(self, k: int, before: State, after: State) -> State:
         """The state after the projection onto set k, with the moves of the edges into its nodes extrapolated.
@@ -218,11 +210,10 @@ class EdgeSpace:
         """
         problem, graph = self.problem, self.problem.graph
         sums: dict[int, dict[int, jax.Array]] = {0: {}, 1: {}, 2: {}}  # of powers of the moves
-        for v in self._sets[k]:
-            node, old, new = graph.nodes[v], before.get(v), after.get(v)
-            if node.rule is None:
-                continue
-            assert isinstance(old, Stored) and isinstance(new, Stored)
+        ours = [v for v in self._sets[k] if v in after]
+        for v in ours:
+            node, old, new = graph.nodes[v], before[v], after[v]
+            assert node.rule is not None and isinstance(old, Stored) and isinstance(new, Stored)
             for i in range(len(node.wires)):
                 move = new.arrays[i].value - old.arrays[i].value
                 for power, totals in sums.items():
@@ -232,13 +223,7 @@ class EdgeSpace:
             count = jnp.maximum(sums[0][s], 1)
             grow = extrapolation.factor(problem, s, mean, problem.over_members(s, sums[2][s])) - 1
             more[s] = grow * mean * problem.counts[s] / count
-        result = dict(after)
-        for v in self._sets[k]:
-            node, edges = graph.nodes[v], after.get(v)
-            if isinstance(edges, Stored):
-                shifts = problem.shifts(v, more)
-                result[v] = Stored.combine([(1, edges), (1, Stored.spread(problem, node, shifts))])
-        return result
+        return after | {v: self._moved(v, after[v], more) for v in ours}
 
     def _overwritten(self, k: int, node: Node, edges: Edges, values: dict[int, jax.Array]) -> Edges:
         """The edges into a node after its sources in set k have projected."""
@@ -251,27 +236,23 @@ class EdgeSpace:
             return self._spread(node, problem.shifts(node.index, values))
         if not ours and not constants:
             return edges
-        assert isinstance(edges, Stored)
+        assert node.rule is not None and isinstance(edges, Stored)
+        zeros = {s: jnp.zeros_like(problem.points[s]) for s in sources}
+        every = {s: jnp.ones_like(z) for s, z in zeros.items()}
         arrays = []
-        for i, (wire, old) in enumerate(zip(node.wires, edges.arrays, strict=True)):
-            wiring = problem.wirings.get((node.index, i))
-            fixed = jnp.ones(wire.shape, problem.dtype)
-            fresh = jnp.zeros(wire.shape, problem.dtype)
-            mine = jnp.zeros(wire.shape, problem.dtype)
-            if wiring is not None:
-                zeros = {s: jnp.zeros_like(problem.points[s]) for s in wire.sources}
-                fixed = fixed - wiring.push(*(jnp.ones_like(z) for z in zeros.values()))
-                pushed = problem.push(node.index, i, zeros | {s: values[s] for s in ours & zeros.keys()})
-                assert pushed is not None
-                fresh = pushed
-                mine = wiring.push(*(jnp.ones_like(z) if s in ours else z for s, z in zeros.items()))
-            if constants:
-                mine = mine + fixed
-            assert node.rule is not None
-            fresh, mine = node.rule.expand(i, fresh), node.rule.expand(i, mine)
-            if constants:  # slots beyond the border of a convolution are constants, too
-                mine = mine + 1 - node.rule.expand(i, jnp.ones(wire.shape, problem.dtype))
-            arrays.append(Linear.of(jnp.where(mine > 0.5, fresh, old.value)))
+        for i, old in enumerate(edges.arrays):
+
+            def pushed(start: dict[int, jax.Array], i: int = i) -> jax.Array:
+                """What the edges of input i see of displacements; nothing in those of constants."""
+                assert node.rule is not None
+                seen = problem.push(node.index, i, start)
+                return node.rule.expand(i, problem.zeros(node.index, i) if seen is None else seen)
+
+            mine = pushed(zeros | {s: every[s] for s in ours}) > 0
+            if constants:  # also the slots beyond the border of a convolution
+                mine |= pushed(every) == 0
+            fresh = pushed(zeros | {s: values[s] for s in ours})
+            arrays.append(Linear.of(jnp.where(mine, fresh, old.value)))
         return Stored(tuple(arrays))
 
     def distance(self, first: State, second: State) -> jax.Array:

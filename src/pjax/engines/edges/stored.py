@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from pjax.devices import compiles_each_kernel, end_kernel, has_kernels, on_one_device
 from pjax.engines.point import Problem
 from pjax.graph.nodes import Node
-from pjax.rules.base import Moves, Place, total_squares
+from pjax.rules.base import Arrays, Moves, Place, Shifts, total_squares
 from pjax.rules.contraction import Contraction
 from pjax.rules.dot import Pair, sum_and_difference, sums_of_squares, visible
 from pjax.rules.kernels import edges as split_kernel
@@ -79,9 +79,32 @@ class Linear:
         return made
 
 
+T = TypeVar("T")
+
+
+def each(fn: Callable[..., Linear], *trees: T) -> T:
+    """A function of the `Linear` at each place of some trees."""
+    return jax.tree.map(fn, *trees, is_leaf=lambda x: isinstance(x, Linear))
+
+
+def combined(terms: Sequence[tuple[float, T]]) -> T:
+    """A linear combination of trees of `Linear`."""
+    factors, trees = zip(*terms, strict=True)
+    return each(lambda *parts: Linear.combine(zip(factors, parts, strict=True)), *trees)
+
+
+class Whole:
+    """Edges without a history, made of `Linear` alone."""
+
+    combine = staticmethod(combined)
+
+    def settled(self, history: int) -> tuple[Self, jax.Array]:  # noqa: ARG002 - one interface
+        return each(Linear.settled, self), jnp.zeros((), jnp.float32)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Stored:
+class Stored(Whole):
     """One number per edge; for a contraction written out to ``(*out, K)``."""
 
     arrays: tuple[Linear, ...]
@@ -110,14 +133,6 @@ class Stored:
         """Numbers that add up to the squares of all edges; of a contraction, one for each output."""
         return _squares(node, [a.value for a in self.arrays if a.terms])
 
-    @staticmethod
-    def combine(terms: Sequence[tuple[float, "Stored"]]) -> "Stored":
-        count = len(terms[0][1].arrays)
-        return Stored(tuple(Linear.combine((c, edges.arrays[i]) for c, edges in terms) for i in range(count)))
-
-    def settled(self, history: int) -> tuple["Stored", jax.Array]:  # noqa: ARG002 - one interface
-        return Stored(tuple(a.settled() for a in self.arrays)), jnp.zeros((), jnp.float32)
-
 
 def _squares(node: Node, arrays: Sequence[jax.Array]) -> jax.Array:
     assert node.rule is not None
@@ -129,14 +144,6 @@ def _squares(node: Node, arrays: Sequence[jax.Array]) -> jax.Array:
 # --- Contractions: what all of their edges share, and the rest ---
 
 Base: TypeAlias = tuple[Linear | None, Linear | None]
-"""The displacements of both inputs; None for a constant."""
-
-
-class HasBase(Protocol):
-    """Edges with a part that all of them share."""
-
-    @property
-    def base(self) -> Base: ...
 
 
 def contraction(node: Node) -> Contraction:
@@ -144,21 +151,27 @@ def contraction(node: Node) -> Contraction:
     return cast(Contraction, node.rule)
 
 
-def now(problem: Problem, node: Node, base: Base) -> tuple[jax.Array, jax.Array]:
-    """The values of a contraction's sources, given their displacements."""
-    at = problem.inputs[node.index]
-    x, y = (a if b is None else a + b.value for a, b in zip(at, base, strict=True))
-    return x, y
+@dataclasses.dataclass(frozen=True)
+class OfSources:
+    """The edges of a contraction as the values of its sources, and more."""
 
+    base: Base
+    """The displacements of both inputs; None for a constant."""
 
-def combined(terms: Sequence[tuple[float, HasBase]]) -> Base:
-    """A linear combination of displacements; constants have none."""
+    @property
+    def shifts(self) -> Shifts:
+        return tuple(None if b is None else b.value for b in self.base)
 
-    def one(i: int) -> Linear | None:
-        parts = [(factor, edges.base[i]) for factor, edges in terms]
-        return None if parts[0][1] is None else Linear.combine((f, b) for f, b in parts if b is not None)
+    def now(self, at: Place) -> Arrays:
+        """The values of the sources."""
+        return tuple(a if s is None else a + s for a, s in zip(at.inputs, self.shifts, strict=True))
 
-    return one(0), one(1)
+    def moved(self, problem: Problem, node: Node) -> Arrays:
+        """How far they have moved; zeros for constants."""
+        return tuple(
+            b.value if b is not None and b.terms else problem.zeros(node.index, i)
+            for i, b in enumerate(self.base)
+        )
 
 
 SHORT = 32
@@ -168,10 +181,9 @@ so sums and differences are written out, which takes longer."""
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Split:
+class Split(OfSources, Whole):
     """The edges of a contraction as the values of its sources plus the rest, written out."""
 
-    base: Base
     rest: tuple[Linear, Linear]
     """What the edges of each input have more, of shape ``(*out, K)``; nothing stands for zero. The largest of
     all arrays: they are read in the type in which they are kept."""
@@ -194,8 +206,8 @@ class Split:
     def displaced(self, problem: Problem, node: Node, goal: jax.Array | None) -> tuple["Split", Moves]:
         """The edges after their contraction projected."""
         assert goal is not None
-        rule, at, inputs = contraction(node), problem.place(node.index), now(problem, node, self.base)
-        drift = rule.change(at, self._shifts)
+        rule, at = contraction(node), problem.place(node.index)
+        inputs, drift = self.now(at), rule.change(at, self.shifts)
         rests = self.rest[0].terms, self.rest[1].terms
 
         def plain(drift: jax.Array, goal: jax.Array) -> Projected:
@@ -212,17 +224,12 @@ class Split:
         moves = Moves((None, None), -found.lam / at.weight, found.squared)
         return Split(self.base, rest, totals), moves
 
-    @property
-    def _shifts(self) -> tuple[jax.Array | None, jax.Array | None]:
-        x, y = (None if b is None else b.value for b in self.base)
-        return x, y
-
     def _in_passes(
-        self, rule: Contraction, at: Place, inputs: Pair, drift: jax.Array, goal: jax.Array
+        self, rule: Contraction, at: Place, inputs: Arrays, drift: jax.Array, goal: jax.Array
     ) -> Projected:
         """The projection as sums over the edges, and what follows from them."""
         flat = rule.expand(0, inputs[0]), rule.expand(1, inputs[1])
-        rest = [r.value if r.terms else jnp.zeros((), at.point.dtype) for r in self.rest]
+        rest = self.rest[0].value, self.rest[1].value
         whole = flat[0] + rest[0], flat[1] + rest[1]
         if rule.length <= SHORT:
             total, difference = whole[0] + whole[1], whole[0] - whole[1]
@@ -234,7 +241,7 @@ class Split:
             more = [end_kernel(m.spheres.add(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
             found = both[0] + both[1] + more[0], both[0] - both[1] + more[1]
         else:
-            dx, dy = self._shifts
+            dx, dy = self.shifts
             norm = rule.norm(at, 0, dx) + rule.norm(at, 1, dy)
             mine, crossed = self._products(rule, *inputs)
             plus, minus = sum_and_difference(norm + mine, at.point + drift + crossed, norm + abs(mine))
@@ -248,7 +255,7 @@ class Split:
             found = along[0] + other * whole[1], along[1] + other * whole[0]
 
         def kept(i: int) -> jax.Array:
-            return found[i].astype(self.rest[i].terms[0][1].dtype) if self.rest[i].terms else found[i]
+            return found[i].astype(self.rest[i].terms[0][1].dtype)
 
         # Summed as they are written, not found once more.
         first, second = jax.lax.optimization_barrier((kept(0), kept(1)))
@@ -256,11 +263,9 @@ class Split:
         totals = rule.gather(0, moves[0]), rule.gather(1, moves[1])
         return Projected(moves, totals, m.lam, m.squared(plus, minus))
 
-    def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
+    def _products(self, rule: Contraction, x: jax.Array, y: jax.Array) -> Pair:
         """What the rest adds to |x|² + |y|², and to ⟨x, y⟩. Term by term, so that no sum is written out."""
         first, second = self.rest
-        if not first.terms:
-            return 0, 0
         if compiles_each_kernel():  # products with an array of its own for each output would be turned around
             common = first.terms[0][0]  # so that a minus sign need not be written out
             r, s = (Linear((f / common, a) for f, a in rest.terms).value for rest in self.rest)
@@ -273,46 +278,18 @@ class Split:
         def product(a: Linear, b: Linear) -> jax.Array:
             return (a.value * b.value).sum(-1)
 
-        mine = (
-            2 * (aligned(0, x, first) + aligned(1, y, second))
-            + product(first, first)
-            + product(second, second)
-        )
+        apart = aligned(0, x, first) + aligned(1, y, second)
+        mine = 2 * apart + product(first, first) + product(second, second)
         crossed = aligned(1, y, first) + aligned(0, x, second) + product(first, second)
         return end_kernel(mine), end_kernel(crossed)
 
     def squared(self, problem: Problem, node: Node) -> jax.Array:
         """For each output, the sum of the squares of its edges."""
-        rule = contraction(node)
-        x, y = (
-            rule.expand(i, problem.zeros(node.index, i) if b is None or not b.terms else b.value)
-            for i, b in enumerate(self.base)
-        )
-        return _squares(
-            node, [w + (rest.value if rest.terms else 0) for w, rest in zip((x, y), self.rest, strict=True)]
-        )
-
-    @staticmethod
-    def combine(terms: Sequence[tuple[float, "Split"]]) -> "Split":
-        def one(i: int, of: Callable[["Split"], tuple[Linear, Linear]]) -> Linear:
-            return Linear.combine((c, of(edges)[i]) for c, edges in terms)
-
-        rest, totals = (
-            (one(0, of), one(1, of)) for of in (lambda edges: edges.rest, lambda edges: edges.totals)
-        )
-        return Split(combined(terms), rest, totals)
+        written = (contraction(node).expand(i, x) for i, x in enumerate(self.moved(problem, node)))
+        return _squares(node, [x + rest.value for x, rest in zip(written, self.rest, strict=True)])
 
     def written(self, problem: Problem, node: Node) -> "Split":
-        """The same edges with a rest that may be zero, but is there."""
-        zero = jnp.zeros((*node.shape, contraction(node).length), problem.dtype)
-        x, y = (rest if rest.terms else Linear.of(zero) for rest in self.rest)
-        a, b = (
-            total if total.terms else Linear.of(problem.zeros(node.index, i))
-            for i, total in enumerate(self.totals)
-        )
-        return Split(self.base, (x, y), (a, b))
-
-    def settled(self, history: int) -> tuple["Split", jax.Array]:  # noqa: ARG002 - one interface
-        x, y = (None if b is None else b.settled() for b in self.base)
-        (a, b), (c, d) = ((x.settled(), y.settled()) for x, y in (self.rest, self.totals))
-        return Split((x, y), (a, b), (c, d)), jnp.zeros((), jnp.float32)
+        """The same edges with a rest that is zero, but is there: as in every state that projects."""
+        zero = Linear.of(jnp.zeros((*node.shape, contraction(node).length), problem.dtype))
+        x, y = (Linear.of(problem.zeros(node.index, i)) for i in (0, 1))
+        return Split(self.base, (zero, zero), (x, y))

@@ -76,7 +76,7 @@ def fits(rule: Any, rest: tuple[Terms, Terms], *outputs: jax.Array) -> bool:
 
 def project(
     rule: Any,
-    inputs: tuple[jax.Array, jax.Array],
+    inputs: tuple[jax.Array, ...],
     rest: tuple[Terms, Terms],
     residual: jax.Array,
     weight: float | jax.Array = 1.0,
@@ -84,16 +84,10 @@ def project(
     *,
     blocks: Blocks | None = None,
 ) -> Projected:
-    """Project edges that are a row of an input plus a rest.
+    """Project edges of a `DotGeneral` that are a row of an input plus a rest, which is in one term.
 
-    Args:
-        rule: a contraction of rows, `pjax.rules.dot_general.DotGeneral`.
-        inputs: of the contraction.
-        rest: what the edges of each input have more, in one term.
-        residual: what is asked of the outputs minus what they are without the rest.
-        weight: of the outputs.
-        read: which of the outputs are read; the others ask for nothing.
-        blocks: how the work is divided.
+    The residual is what is asked of the outputs minus what they are without the rest. Those that nobody reads
+    ask for nothing.
     """
     x, y = (_rows(rule, i, at.astype(jnp.float32)) for i, at in enumerate(inputs))
     (batch, m, length), n = x.shape, y.shape[1]
