@@ -400,9 +400,10 @@ class Builder:
         return self.traced(spelling.value, [loss, found.labels])[0]
 
     def traced(self, fn: Any, args: list[Expr]) -> list[Expr]:
-        """A function of one result, of expressions: its equations in the place of another."""
+        """A function of expressions: its equations in the place of another."""
         closed = jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
-        return [out for out in self.inline(closed, args, [True]) if out is not None]
+        found = self.inline(closed, args, [True] * len(closed.jaxpr.outvars))
+        return [out for out in found if out is not None]
 
     def _lifted(self, expr: Expr) -> Expr:
         """A value as a loss of its own."""

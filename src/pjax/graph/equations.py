@@ -368,94 +368,76 @@ def _reduce_window(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> l
 # --- What moves numbers to places that are found ----------------------------------------------------------
 
 
-def _sort(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
+def _written(fn: Callable[..., Any]) -> Reading:
+    """As a function of the equation's operands that is written with others; it also gets the parameters."""
+
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        return builder.traced(functools.partial(fn, **eqn.params), args)
+
+    return reading
+
+
+def _sort(*xs: jax.Array, dimension: int, num_keys: int, **_: Any) -> list[jax.Array]:
     """The order is held: a sort moves numbers."""
-    axis = eqn.params["dimension"]
-
-    def order(*xs: jax.Array) -> jax.Array:
-        places = lax.broadcasted_iota(jnp.int32, xs[0].shape, axis)
-        return lax.sort((*xs, places), dimension=axis, num_keys=eqn.params["num_keys"], is_stable=True)[-1]
-
-    found = layout.held(layout.apply("order", order, *args, key=("order", jaxprs.params_key(eqn))))
-    return [_taken(arg, found, axis) for arg in args]
+    places = lax.broadcasted_iota(jnp.int32, xs[0].shape, dimension)
+    *_, order = lax.sort((*map(lax.stop_gradient, xs), places), dimension=dimension, num_keys=num_keys)
+    return [jnp.take_along_axis(x, order, dimension, mode="clip") for x in xs]
 
 
-def _top_k(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
-    k, axis = eqn.params["k"], eqn.params.get("axis", len(args[0].shape) - 1)
-
-    def places(x: jax.Array) -> jax.Array:
-        return jnp.moveaxis(lax.top_k(jnp.moveaxis(x, axis, -1), k)[1], -1, axis)
-
-    found = layout.held(layout.apply("top_k", places, args[0], key=("top_k", k, axis)))
-    return [_taken(args[0], found, axis), found]
-
-
-def _taken(expr: Expr, places: Expr, axis: int) -> Expr:
-    """Numbers at places along an axis that are held."""
-
-    def take(x: jax.Array, at: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(x, at, axis, mode="clip")
-
-    return layout.apply("gather", take, expr, places, key=("take", axis), data=(0,))
+def _top_k(x: jax.Array, *, k: int, axis: int = -1, **_: Any) -> list[jax.Array]:
+    """Which are the largest is held."""
+    _, places = lax.top_k(lax.stop_gradient(x), k, axis=axis)
+    return [jnp.take_along_axis(x, places, axis, mode="clip"), places]
 
 
 def _cumulative_extremum(sign: int) -> Reading:
     """Which of the numbers so far is the largest is held."""
 
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
-        axis, reverse = eqn.params["axis"], eqn.params["reverse"]
+    def larger(a: Any, b: Any) -> Any:
+        keep = sign * a[0] >= sign * b[0]
+        return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
 
-        def places(x: jax.Array) -> jax.Array:
-            at = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    def written(x: jax.Array, *, axis: int, reverse: bool) -> jax.Array:
+        at = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+        _, places = lax.associative_scan(larger, (lax.stop_gradient(x), at), reverse=reverse, axis=axis)
+        return jnp.take_along_axis(x, places, axis, mode="clip")
 
-            def larger(a: Any, b: Any) -> Any:
-                keep = sign * a[0] >= sign * b[0]
-                return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
-
-            return lax.associative_scan(larger, (x, at), reverse=reverse, axis=axis)[1]
-
-        key = ("cumulative", sign, axis, reverse)
-        found = layout.held(layout.apply("cumulative", places, args[0], key=key))
-        return [_taken(args[0], found, axis)]
-
-    return reading
+    return _written(written)
 
 
 def _scatter(kind: str) -> Reading:
     """Which update a number gets is held: the last one, or the largest. Others stay what they are."""
 
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
-        p = eqn.params
+    def written(
+        x: jax.Array,
+        at: jax.Array,
+        updates: jax.Array,
+        *,
+        dimension_numbers: Any,
+        indices_are_sorted: bool,
+        mode: Any,
+        **_: Any,
+    ) -> jax.Array:
+        def scatter(which: Callable[..., jax.Array], x: jax.Array, u: jax.Array) -> jax.Array:
+            return which(x, at, u, dimension_numbers, indices_are_sorted=indices_are_sorted, mode=mode)
 
-        def scatter(which: Callable[..., jax.Array], x: jax.Array, at: jax.Array, u: jax.Array) -> jax.Array:
-            return which(
-                x, at, u, p["dimension_numbers"], indices_are_sorted=p["indices_are_sorted"], mode=p["mode"]
-            )
-
-        def source(x: jax.Array, at: jax.Array, updates: jax.Array) -> jax.Array:
-            """For each number of the result, which update it is; -1 where it stays."""
-            names = jnp.arange(updates.size, dtype=jnp.int32).reshape(updates.shape)
-            none = jnp.full(x.shape, -1, jnp.int32)
-            if kind == "set":
-                return scatter(lax.scatter, none, at, names)
-            best = scatter(lax.scatter_max if kind == "max" else lax.scatter_min, x, at, updates)
+        # For each number of the result, which update it is; -1 where it stays.
+        names = jnp.arange(updates.size, dtype=jnp.int32).reshape(updates.shape)
+        none = jnp.full(x.shape, -1, jnp.int32)
+        if kind == "set":
+            names = scatter(lax.scatter, none, names)
+        else:
+            old, new = lax.stop_gradient(x), lax.stop_gradient(updates)
+            best = scatter(lax.scatter_max if kind == "max" else lax.scatter_min, old, new)
             # What the place of each update ends with: the winners are equal to it.
-            there = jax.linear_transpose(
-                lambda u: scatter(lax.scatter_add, jnp.zeros_like(x), at, u), updates
-            )
-            wins = there(best)[0] == updates
-            return jnp.where(best == x, -1, scatter(lax.scatter_max, none, at, jnp.where(wins, names, -1)))
+            there = jax.linear_transpose(lambda u: scatter(lax.scatter_add, jnp.zeros_like(x), u), updates)
+            wins = there(best)[0] == new
+            names = scatter(lax.scatter_max, none, jnp.where(wins, names, -1))
+            names = jnp.where(best == old, -1, names)
+        picked = jnp.take(updates.reshape(-1), jnp.maximum(names, 0).reshape(-1)).reshape(names.shape)
+        return jnp.where(names >= 0, picked, x)
 
-        def moved(x: jax.Array, updates: jax.Array, names: jax.Array) -> jax.Array:
-            picked = jnp.take(updates.reshape(-1), jnp.maximum(names, 0).reshape(-1)).reshape(names.shape)
-            return jnp.where(names >= 0, picked, x)
-
-        x, indices, updates = args
-        key = ("scatter", kind, jaxprs.params_key(eqn))
-        names = layout.held(layout.apply("scatter", source, x, indices, updates, key=("source", key)))
-        return [layout.apply("scatter", moved, x, updates, names, key=("moved", key), data=(0, 1))]
-
-    return reading
+    return _written(written)
 
 
 def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
@@ -471,15 +453,6 @@ def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
 
 
 # --- Functions of several values ----------------------------------------------------------------------------
-
-
-def _written(fn: Callable[..., jax.Array]) -> Reading:
-    """As a function of the equation's operands that is written with others; it also gets the parameters."""
-
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        return builder.traced(functools.partial(fn, **eqn.params), args)
-
-    return reading
 
 
 def _power(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -544,8 +517,8 @@ EQUATIONS: dict[str, Reading] = {
     "reduce_window_max": _reduce_window,
     "reduce_window_min": _reduce_window,
     "reduce_window_sum": _reduce_window,
-    "sort": _sort,
-    "top_k": _top_k,
+    "sort": _written(_sort),
+    "top_k": _written(_top_k),
     "cummax": _cumulative_extremum(1),
     "cummin": _cumulative_extremum(-1),
     "cumprod": _written(functools.partial(lax.associative_scan, jnp.multiply)),
