@@ -394,10 +394,10 @@ class Builder:
         found = spelt.cross_entropy(out, self._made)
         if found is None:
             return out
-        spelling, *given = found
-        (labels,) = self.traced(spelling.labels, given)
-        loss = self.target(CrossEntropy(), [found.logits, labels], eqn, lines.user_line(eqn))
-        return self.traced(spelling.value, [loss, found.labels])[0]
+        spelling, logits, labels = found
+        given = [logits, *self.traced(spelling.labels, [logits, labels])]
+        loss = self.target(CrossEntropy(), given, eqn, lines.user_line(eqn))
+        return self.traced(spelling.value, [loss, labels])[0]
 
     def traced(self, fn: Any, args: list[Expr]) -> list[Expr]:
         """A function of expressions: its equations in the place of another."""
