@@ -18,6 +18,7 @@ from jax import lax
 from pjax.errors import GraphError
 from pjax.graph import jaxprs
 from pjax.graph import wires as layout
+from pjax.graph.jaxprs import aval, is_real
 from pjax.graph.lines import at, user_line
 from pjax.graph.wires import Expr, Form, Step
 from pjax.rules.base import Primitive
@@ -32,11 +33,6 @@ from pjax.rules.windows import windows
 
 if TYPE_CHECKING:
     from pjax.graph.builder import Builder
-
-
-def aval_of(eqn: jex.JaxprEqn, i: int = 0) -> Any:
-    """The shape and type of a result."""
-    return eqn.outvars[i].aval
 
 
 Reading: TypeAlias = "Callable[[Builder, jex.JaxprEqn, list[Expr]], list[Expr]]"
@@ -69,7 +65,7 @@ def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form |
     if len(bases) != 1:
         return None
     (base,) = bases.values()
-    shape = aval_of(eqn).shape
+    shape = aval(eqn.outvars[0]).shape
     if base.shape != shape or any(a.shape != shape for a in moving):
         return None
     parts = [a.form for a in args if a.form is not None and id(a.form.bases[0]) == id(base)]
@@ -165,9 +161,9 @@ def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]
     def bound(eqn: jex.JaxprEqn, operands: list[Any], dtype: Any) -> Sequence[Any]:
         if not cast:
             return jaxprs.bind(eqn, *operands)
-        operands = [x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in operands]
+        operands = [x.astype(dtype) if is_real(x.dtype) else x for x in operands]
         operands = list(jnp.broadcast_arrays(*operands))
-        if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(aval_of(eqn).dtype, jnp.floating):
+        if eqn.primitive.name == "convert_element_type" and is_real(aval(eqn.outvars[0]).dtype):
             return [operands[0].astype(dtype)]
         return jaxprs.bind(eqn, *operands)
 
@@ -213,8 +209,8 @@ def broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
 
 def out(eqn: jex.JaxprEqn, i: int = 0) -> dict[str, Any]:
     """What a node is to know of the equation whose result it stands for."""
-    aval = aval_of(eqn, i)
-    return {"shape": tuple(aval.shape), "dtype": aval.dtype, "line": user_line(eqn)}
+    of = aval(eqn.outvars[i])
+    return {"shape": tuple(of.shape), "dtype": of.dtype, "line": user_line(eqn)}
 
 
 def _sum_of(signs: tuple[int, ...]) -> Reading:
@@ -380,13 +376,13 @@ def _written(fn: Callable[..., Any]) -> Reading:
 def _sort(*xs: jax.Array, dimension: int, num_keys: int, **_: Any) -> list[jax.Array]:
     """The order is held: a sort moves numbers."""
     places = lax.broadcasted_iota(jnp.int32, xs[0].shape, dimension)
-    *_, order = lax.sort((*map(lax.stop_gradient, xs), places), dimension=dimension, num_keys=num_keys)
+    order = lax.sort((*map(lax.stop_gradient, xs), places), dimension=dimension, num_keys=num_keys)[-1]
     return [jnp.take_along_axis(x, order, dimension, mode="clip") for x in xs]
 
 
 def _top_k(x: jax.Array, *, k: int, axis: int = -1, **_: Any) -> list[jax.Array]:
     """Which are the largest is held."""
-    _, places = lax.top_k(lax.stop_gradient(x), k, axis=axis)
+    places = lax.top_k(lax.stop_gradient(x), k, axis=axis)[1]
     return [jnp.take_along_axis(x, places, axis, mode="clip"), places]
 
 
