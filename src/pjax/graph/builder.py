@@ -188,8 +188,9 @@ class Builder:
         Equations that only the latter need are no nodes: they are evaluated on what is held.
         """
         every = [a or b for a, b in zip(wanted, beside, strict=True)] if any(beside) else wanted
-        live = jaxprs.live(jaxpr, every)
-        moving = {id(eqn): results for eqn, results in (jaxprs.live(jaxpr, wanted) if any(beside) else live)}
+        live, _ = jaxprs.needed(jaxpr, every)
+        moves, _ = jaxprs.needed(jaxpr, wanted) if any(beside) else (live, None)
+        moving = {id(eqn): results for eqn, results in moves}
 
         def read(var: Any) -> Expr:
             return layout.literal(var.val) if isinstance(var, jex.Literal) else env[var]
@@ -482,7 +483,7 @@ class Builder:
         ]
         if not length or not all(is_real(a.dtype) for a in (*avals, *states)):
             return None
-        needs = jaxprs.needed_inputs(body, live)
+        _, needs = jaxprs.needed(body, live)
         kept = [
             i for i, need in enumerate(needs) if need or (consts <= i < consts + carry and live[i - consts])
         ]

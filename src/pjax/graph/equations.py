@@ -48,17 +48,13 @@ _LOGIC = frozenset({"eq", "ge", "gt", "le", "lt", "ne", "and", "or", "not", "xor
 
 
 def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form | None:
-    """How an equation's result follows from one value number by number; None where it does not.
+    """How an equation's result follows from one value number by number, by at most so many equations.
 
-    Args:
-        eqn: the equation.
-        args: its operands.
-        longest: how many equations to put together.
+    None where it does not.
     """
     name = eqn.primitive.name
-    if name not in _ARITHMETIC | _CURVED | _LOGIC and name not in TABLE:
-        return None
-    if len(eqn.outvars) != 1:
+    known = name in _ARITHMETIC | _CURVED | _LOGIC or name in TABLE
+    if not known or len(eqn.outvars) != 1:
         return None
     moving = [a for a in args if a.depends]
     bases = {id(b): b for a in moving for b in (a.form.bases if a.form else (a,))}
@@ -66,14 +62,13 @@ def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form |
         return None
     (base,) = bases.values()
     shape = aval(eqn.outvars[0]).shape
-    if base.shape != shape or any(a.shape != shape for a in moving):
+    if any(a.shape != shape for a in (base, *moving)):
         return None
-    parts = [a.form for a in args if a.form is not None and id(a.form.bases[0]) == id(base)]
-    if any(len(form.bases) != 1 for form in parts) or sum(len(form.steps) for form in parts) >= longest:
+    forms = [(id(a), a.form) for a in args if a.form is not None and a.form.bases[0] is base]
+    if any(len(f.bases) != 1 for _, f in forms) or sum(len(f.steps) for _, f in forms) >= longest:
         return _joined(eqn, args, {}, 0, _is_curved(name, args)) if len(moving) == 1 else None
-    forms = {id(a): a.form for a in args if a.form is not None and id(a.form.bases[0]) == id(base)}
-    curved = any(form.is_curved for form in parts) or _is_curved(name, args)
-    return _joined(eqn, args, forms, 0, curved)
+    curved = any(f.is_curved for _, f in forms) or _is_curved(name, args)
+    return _joined(eqn, args, dict(forms), 0, curved)
 
 
 def _is_curved(name: str, args: Sequence[Expr]) -> bool:

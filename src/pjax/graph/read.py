@@ -59,10 +59,10 @@ class Traced:
         vars(other)["constants"] = (*self.constants[: len(self.constants) - self.given], *arrays)
         return other
 
-    @functools.cached_property
+    @property
     def has_effects(self) -> bool:
         """Whether the function prints, or calls back."""
-        return jaxprs.has_effects(self.jaxpr)
+        return bool(self.jaxpr.effects)
 
     def evaluate(self, leaves: list[Any], constants: tuple[Any, ...]) -> list[Any]:
         """Everything that the function returns, flat, by plain JAX."""
@@ -74,13 +74,7 @@ class Traced:
 
 
 def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Traced:
-    """Read a function of parameters into a jaxpr.
-
-    Args:
-        fn: the function.
-        params: any pytree of floating-point arrays.
-        has_aux: whether it returns a pair, of losses and of anything else.
-    """
+    """Read a function of parameters; with ``has_aux`` one that returns a pair, of losses and of more."""
     return _read(lambda params, _: fn(params), params, (), has_aux)
 
 

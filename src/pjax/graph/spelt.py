@@ -97,9 +97,7 @@ ENDS = frozenset({"sub", "gather", "reduce_sum"})
 def cross_entropy(out: Expr, made: Mapping[int, Made]) -> tuple[Spelling, Expr, Expr] | None:
     """In which of the known spellings a value is a cross-entropy, and its logits and labels; None if in none.
 
-    Args:
-        out: the value.
-        made: how values are made, by their identity.
+    ``made`` says how values are made, by their identity.
     """
     for logits in _candidates(out, made):
         for spelling, pattern in _patterns(logits.shape, logits.dtype, jnp.result_type(int) == jnp.int64):
