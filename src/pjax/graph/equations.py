@@ -4,6 +4,7 @@ An equation that is linear, or smooth, needs no entry here to be projected: see 
 that are here have a rule of their own, or are written by others that have.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -363,7 +364,8 @@ def _written(fn: Callable[..., Any]) -> Reading:
     """As a function of the equation's operands that is written with others; it also gets the parameters."""
 
     def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        return builder.traced(functools.partial(fn, **eqn.params), args)
+        outs, line = builder.traced(functools.partial(fn, **eqn.params), args), user_line(eqn)
+        return [dataclasses.replace(out, line=line) for out in outs]
 
     return reading
 
