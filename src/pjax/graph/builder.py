@@ -30,7 +30,6 @@ import numpy as np
 from pjax.errors import GraphError, InputError, UnsupportedEquationError
 from pjax.graph import equations, jaxprs, lines, spelt
 from pjax.graph import wires as layout
-from pjax.graph.jaxprs import aval, is_real
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import simplified
 from pjax.graph.wires import Call, Expr, Form, Wire
@@ -119,7 +118,8 @@ class Builder:
         numbers = itertools.count()
 
         def constants(variables: Iterable[Any]) -> list[Expr]:
-            return [Expr(a.shape, a.dtype, constant=next(numbers)) for a in map(aval, variables)]
+            avals = map(_aval, variables)
+            return [Expr(aval.shape, aval.dtype, constant=next(numbers)) for aval in avals]
 
         env = dict(zip(jaxpr.constvars, constants(jaxpr.constvars), strict=True))
         for inner in jaxprs.capturing(*jaxpr.eqns):
@@ -128,7 +128,7 @@ class Builder:
         env |= zip(known, constants(known), strict=True)
         leaves = []
         for name, var in zip(names, jaxpr.invars, strict=False):
-            node = self.add(name, None, (), aval(var).shape, aval(var).dtype)
+            node = self.add(name, None, (), _aval(var).shape, _aval(var).dtype)
             env[var] = node.output
             leaves.append(node.index)
         return leaves, self.run(jaxpr, env, wanted, beside)
@@ -198,7 +198,7 @@ class Builder:
         for eqn, results in live:
             # What is not there is an operand of which nothing that is wanted depends.
             args = [
-                read(v) if isinstance(v, jex.Literal) or v in env else _nothing(aval(v)) for v in eqn.invars
+                read(v) if isinstance(v, jex.Literal) or v in env else _nothing(_aval(v)) for v in eqn.invars
             ]
             if id(eqn) in moving:
                 outs = self.equation(eqn, args, moving[id(eqn)], results)
@@ -233,7 +233,7 @@ class Builder:
         if name == "stop_gradient":
             return [layout.held(args[0])]
         moving = [a for a in args if a.depends]
-        if all(0 in a.shape for a in moving) or all(0 in aval(v).shape for v in eqn.outvars):
+        if all(0 in a.shape for a in moving) or all(0 in _aval(v).shape for v in eqn.outvars):
             self.empty = self.empty or f"{name!r}{lines.at(eqn)}"  # nothing of anything
             return [_aside(out) if out.size else _nothing(out) for out in self.call(eqn, args)]
         if name in _SAME:
@@ -244,10 +244,10 @@ class Builder:
 
     def _operation(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         name = eqn.primitive.name
-        if any(jnp.iscomplexobj(np.empty(0, aval(v).dtype)) for v in (*eqn.invars, *eqn.outvars)):
+        if any(jnp.iscomplexobj(np.empty(0, _aval(v).dtype)) for v in (*eqn.invars, *eqn.outvars)):
             return self.by_derivative(eqn, args)
         form = equations.scalar_form(eqn, args, _LONGEST)
-        if not any(is_real(aval(v).dtype) for v in eqn.outvars):
+        if not any(_is_real(_aval(v).dtype) for v in eqn.outvars):
             return [dataclasses.replace(out, depends=False, form=form) for out in self.call(eqn, args)]
         if name in equations.OWN:
             return equations.OWN[name](self, eqn, args)
@@ -291,7 +291,7 @@ class Builder:
         call = Call(eqn.primitive.name, fn, tuple(args), places, key)
         depends, after, line = any(a.depends for a in args), any(a.after for a in args), lines.user_line(eqn)
         return [
-            Expr(aval(v).shape, aval(v).dtype, line, depends, after, call, i)
+            Expr(_aval(v).shape, _aval(v).dtype, line, depends, after, call, i)
             for i, v in enumerate(eqn.outvars)
         ]
 
@@ -339,7 +339,7 @@ class Builder:
         outs = []
         for i, plain in enumerate(self.call(eqn, args)):
             form = equations.joint_form(eqn, args, i)
-            if is_real(plain.dtype):
+            if _is_real(plain.dtype):
                 outs.append(self._whole(form, eqn, i))
             elif jnp.issubdtype(plain.dtype, jnp.complexfloating):
                 outs.append(dataclasses.replace(plain, form=form))
@@ -349,21 +349,21 @@ class Builder:
 
     def _whole(self, form: Form, eqn: jex.JaxprEqn, i: int) -> Expr:
         """One result of an equation as a node that is projected as a whole."""
-        of = aval(eqn.outvars[i])
+        aval = _aval(eqn.outvars[i])
         fn = equations.form_function(form)
         inputs = [*form.bases, *form.constants]
         avals = [jax.ShapeDtypeStruct(e.shape, e.dtype) for e in inputs]
         kind = _derivative_kind(fn, avals, len(form.bases))
         line = lines.user_line(eqn)
         if kind is None:
-            ends = inputs, map(aval, eqn.outvars)
+            ends = inputs, map(_aval, eqn.outvars)
             types = " -> ".join(", ".join(map(lines.describe, values)) for values in ends)
             inside = f" (of {lines.enclosing()})" if lines.enclosing() else ""
             self.missing[f"  {eqn.primitive.name!r}{inside}{lines.at(eqn)}: {types}"] = None
-            return self.add("missing", None, (), of.shape, of.dtype).output
+            return self.add("missing", None, (), aval.shape, aval.dtype).output
         function = Function(("form", equations.form_key(form)), eqn.primitive.name, fn)
         rule = (LinearMap if kind == "linear" else Joint)(function, len(form.bases))
-        return self.operation(rule, *inputs, shape=of.shape, dtype=of.dtype, line=line)
+        return self.operation(rule, *inputs, shape=aval.shape, dtype=aval.dtype, line=line)
 
     # --- Losses ---
 
@@ -372,7 +372,7 @@ class Builder:
         name = eqn.primitive.name
         after = frozenset(i for i, a in enumerate(args) if a.after)
         moving = [i for i, a in enumerate(args) if a.depends and not a.after]
-        if not any(is_real(aval(v).dtype) for v in eqn.outvars):
+        if not any(_is_real(_aval(v).dtype) for v in eqn.outvars):
             return [dataclasses.replace(out, depends=False, after=False) for out in self.call(eqn, args)]
         if name in _LOSS_PRODUCTS:
             if not moving and len(after) == 1 and not (name == "div" and 1 in after):
@@ -454,7 +454,7 @@ class Builder:
         body = jaxprs.opened(p["jaxpr"])
         for t in reversed(steps) if p["reverse"] else steps:
             now = [
-                _nothing(aval(v)) if s is None else s
+                _nothing(_aval(v)) if s is None else s
                 for s, v in zip(state, body.invars[consts:], strict=False)
             ]
             outs = self.inline(p["jaxpr"], [*fixed, *now, *(layout.index(x, t) for x in xs)], live)
@@ -463,7 +463,7 @@ class Builder:
         if p["reverse"]:
             ys.reverse()
         if not ys:  # no steps at all
-            return [*state, *(_nothing(aval(v)) for v in eqn.outvars[carry:])]
+            return [*state, *(_nothing(_aval(v)) for v in eqn.outvars[carry:])]
         stacks = [
             layout.stack(*(y for y in column if y is not None)) if column[0] is not None else None
             for column in zip(*ys, strict=True)
@@ -475,13 +475,13 @@ class Builder:
         inner, length = eqn.params["jaxpr"], eqn.params["length"]
         body = jaxprs.opened(inner)
         consts, carry = jaxprs.scan_counts(eqn)
-        avals = [aval(v) for v, want in zip(eqn.outvars, live, strict=True) if want]
+        avals = [_aval(v) for v, want in zip(eqn.outvars, live, strict=True) if want]
         states = [
-            aval(v)
+            _aval(v)
             for v, want in zip(body.invars[consts : consts + carry], live[:carry], strict=True)
             if want
         ]
-        if not length or not all(is_real(a.dtype) for a in (*avals, *states)):
+        if not length or not all(_is_real(a.dtype) for a in (*avals, *states)):
             return None
         _, needs = jaxprs.needed(body, live)
         kept = [
@@ -542,7 +542,7 @@ class Builder:
                 cases = [self._lifted(c) if c.depends and not c.after else c for c in cases]
             key, data = ("choose", len(cases)), range(1, len(cases) + 1)
             out = layout.apply("select_n", choose, index, *cases, key=key, data=data)
-            outs.append(dataclasses.replace(out, depends=out.depends and is_real(out.dtype)))
+            outs.append(dataclasses.replace(out, depends=out.depends and _is_real(out.dtype)))
         return outs
 
     def _while(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
@@ -575,6 +575,11 @@ _MOST_STEPS = 4096
 _INNER = {"scan": Builder._scan, "cond": Builder._cond, "while": Builder._while}
 
 
+def _aval(var: Any) -> Any:
+    """The shape and type of a variable."""
+    return var.aval
+
+
 def _aside(expr: Expr) -> Expr:
     """What a value is, whatever it is computed from: it is only looked at."""
     return dataclasses.replace(layout.held(expr), after=False) if expr.depends or expr.after else expr
@@ -589,7 +594,7 @@ def _nothing(of: Any) -> Expr:
 
 def _entries(eqn: jex.JaxprEqn, array: Expr) -> list[Expr] | None:
     """Entries of an array along an axis, in one form however they are written; None for other equations."""
-    name, shape = eqn.primitive.name, aval(eqn.outvars[0]).shape
+    name, shape = eqn.primitive.name, _aval(eqn.outvars[0]).shape
     if name == "unstack":
         return [layout.index(array, i, eqn.params["axis"]) for i in range(len(eqn.outvars))]
     if name == "squeeze" and array.call is not None:
@@ -601,6 +606,10 @@ def _entries(eqn: jex.JaxprEqn, array: Expr) -> list[Expr] | None:
     entry = layout.index(array, eqn.params["start_indices"][axis], axis)
     fn = functools.partial(jnp.expand_dims, axis=axis)
     return [layout.apply("expand_dims", fn, entry, key=("entry", (axis,)), shape=shape)]
+
+
+def _is_real(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
 def _known(expr: Expr) -> Any:

@@ -19,7 +19,6 @@ from jax import lax
 from pjax.errors import GraphError
 from pjax.graph import jaxprs
 from pjax.graph import wires as layout
-from pjax.graph.jaxprs import aval, is_real
 from pjax.graph.lines import at, user_line
 from pjax.graph.wires import Expr, Form, Step
 from pjax.rules.base import Primitive
@@ -34,6 +33,11 @@ from pjax.rules.windows import windows
 
 if TYPE_CHECKING:
     from pjax.graph.builder import Builder
+
+
+def aval_of(eqn: jex.JaxprEqn, i: int = 0) -> Any:
+    """The shape and type of a result."""
+    return eqn.outvars[i].aval
 
 
 Reading: TypeAlias = "Callable[[Builder, jex.JaxprEqn, list[Expr]], list[Expr]]"
@@ -62,7 +66,7 @@ def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form |
     if len(bases) != 1:
         return None
     (base,) = bases.values()
-    shape = aval(eqn.outvars[0]).shape
+    shape = aval_of(eqn).shape
     if any(a.shape != shape for a in (base, *moving)):
         return None
     forms = [(id(a), a.form) for a in args if a.form is not None and a.form.bases[0] is base]
@@ -157,9 +161,9 @@ def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]
     def bound(eqn: jex.JaxprEqn, operands: list[Any], dtype: Any) -> Sequence[Any]:
         if not cast:
             return jaxprs.bind(eqn, *operands)
-        operands = [x.astype(dtype) if is_real(x.dtype) else x for x in operands]
+        operands = [x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in operands]
         operands = list(jnp.broadcast_arrays(*operands))
-        if eqn.primitive.name == "convert_element_type" and is_real(aval(eqn.outvars[0]).dtype):
+        if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(aval_of(eqn).dtype, jnp.floating):
             return [operands[0].astype(dtype)]
         return jaxprs.bind(eqn, *operands)
 
@@ -205,8 +209,8 @@ def broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
 
 def out(eqn: jex.JaxprEqn, i: int = 0) -> dict[str, Any]:
     """What a node is to know of the equation whose result it stands for."""
-    of = aval(eqn.outvars[i])
-    return {"shape": tuple(of.shape), "dtype": of.dtype, "line": user_line(eqn)}
+    aval = aval_of(eqn, i)
+    return {"shape": tuple(aval.shape), "dtype": aval.dtype, "line": user_line(eqn)}
 
 
 def _sum_of(signs: tuple[int, ...]) -> Reading:

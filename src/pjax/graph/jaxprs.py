@@ -117,19 +117,13 @@ def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:
     """How many of a scan's inputs are fixed, and how many are its initial state."""
     body = opened(eqn.params["jaxpr"])
     # What is scanned over has one axis more outside than inside; how the counts are named varies.
-    carry = sum(aval(o).ndim == aval(i).ndim for o, i in zip(eqn.outvars, body.outvars, strict=True))
-    scanned = sum(aval(a).ndim != aval(i).ndim for a, i in zip(eqn.invars, body.invars, strict=True))
+    carry = sum(_rank(o) == _rank(i) for o, i in zip(eqn.outvars, body.outvars, strict=True))
+    scanned = sum(_rank(a) != _rank(i) for a, i in zip(eqn.invars, body.invars, strict=True))
     return len(eqn.invars) - scanned - carry, carry
 
 
-def aval(v: Any) -> Any:
-    """The shape and type of a variable."""
-    return v.aval
-
-
-def is_real(dtype: Any) -> bool:
-    """Whether it is of real numbers: what can move."""
-    return bool(jnp.issubdtype(dtype, jnp.floating))
+def _rank(v: Any) -> int:
+    return len(v.aval.shape)
 
 
 def is_variable(v: Any) -> bool:
