@@ -258,6 +258,7 @@ class Solver(abc.ABC):
                 "has_aux returns what the function returns for the whole batch; with Accumulated or Groups"
                 " there is no such call. Evaluate it beside the update"
             )
+        tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
         if batch is None:
