@@ -98,9 +98,7 @@ def _contracts(fn, params):
 def text(solver, fn, params):
     """The program of an update, as it is given to the compiler."""
     traced, (leaves, treedef) = _trace.read(fn, params), jax.tree.flatten(params)
-    return (
-        _solver.compiled(solver, traced).update.lower(leaves, (traced.constants,), (), treedef, ()).as_text()
-    )
+    return _solver.compiled(solver, traced).update.lower(leaves, traced.constants, (), treedef).as_text()
 
 
 @pytest.mark.usefixtures("x64")

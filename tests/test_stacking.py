@@ -84,7 +84,7 @@ def test_networks_move_the_same(network, solver):
 
 def program_text(solver, fn, params):
     traced, (leaves, treedef) = tracing.read(fn, params), jax.tree.flatten(params)
-    return compiled(solver, traced).update.lower(leaves, (traced.constants,), (), treedef, ()).as_text()
+    return compiled(solver, traced).update.lower(leaves, traced.constants, (), treedef).as_text()
 
 
 @pytest.mark.usefixtures("x64")

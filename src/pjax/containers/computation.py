@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.errors import InputError
+from pjax.graph.wires import postorder
 
 Operand: TypeAlias = Any
 """What the functions of pjax take: a `Computation`, an array, a number, or a nested list of numbers."""
@@ -267,18 +268,7 @@ def ancestors(outputs: Iterable[Computation]) -> list[Computation]:
     >>> [c.op for c in ancestors([x + x])]
     ['array', 'add']
     """
-    order: list[Computation] = []
-    seen: set[int] = set()
-    stack = [(x, False) for x in reversed(list(outputs))]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((x, False) for x in reversed(node.inputs))
-    return order
+    return list(postorder(outputs, lambda x: x.inputs))
 
 
 def _replayed(node: Computation, known: Mapping[int, Any], several: dict[int, Any]) -> Any:

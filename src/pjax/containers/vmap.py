@@ -1,5 +1,6 @@
 """Vectorisation of functions of arrays and computations."""
 
+import contextvars
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,11 +42,9 @@ def vmap(
 
         def body(args: Any, kwargs: Any) -> Any:
             nonlocal inside
-            token, inside = INSIDE.set(value_of), True
-            try:
-                results = jax.tree.map(plain, fn(*args, **kwargs))
-            finally:
-                INSIDE.reset(token)
+            inside, around = True, contextvars.copy_context()
+            around.run(INSIDE.set, value_of)
+            results = jax.tree.map(plain, around.run(fn, *args, **kwargs))
             inside = False
             return results
 

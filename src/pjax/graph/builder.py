@@ -189,8 +189,9 @@ class Builder:
         Equations that only the latter need are no nodes: they are evaluated on what is held.
         """
         every = [a or b for a, b in zip(wanted, beside, strict=True)] if any(beside) else wanted
-        live = jaxprs.live(jaxpr, every)
-        moving = {id(eqn): results for eqn, results in (jaxprs.live(jaxpr, wanted) if any(beside) else live)}
+        live, _ = jaxprs.needed(jaxpr, every)
+        moves, _ = jaxprs.needed(jaxpr, wanted) if any(beside) else (live, None)
+        moving = {id(eqn): results for eqn, results in moves}
 
         def read(var: Any) -> Expr:
             return layout.literal(var.val) if isinstance(var, jex.Literal) else env[var]
@@ -418,15 +419,16 @@ class Builder:
         found = spelt.cross_entropy(out, self._made)
         if found is None:
             return out
-        spelling, *given = found
-        (labels,) = self.traced(spelling.labels, given)
-        loss = self.target(CrossEntropy(), [found.logits, labels], eqn, lines.user_line(eqn))
-        return self.traced(spelling.value, [loss, found.labels])[0]
+        spelling, logits, labels = found
+        given = [logits, *self.traced(spelling.labels, [logits, labels])]
+        loss = self.target(CrossEntropy(), given, eqn, lines.user_line(eqn))
+        return self.traced(spelling.value, [loss, labels])[0]
 
     def traced(self, fn: Any, args: list[Expr]) -> list[Expr]:
-        """A function of one result, of expressions: its equations in the place of another."""
+        """A function of expressions: its equations in the place of another."""
         closed = jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
-        return [out for out in self.inline(closed, args, [True]) if out is not None]
+        found = self.inline(closed, args, [True] * len(closed.jaxpr.outvars))
+        return [out for out in found if out is not None]
 
     def _lifted(self, expr: Expr) -> Expr:
         """A value as a loss of its own."""
@@ -505,7 +507,7 @@ class Builder:
         ]
         if not length or not all(_is_real(a.dtype) for a in (*avals, *states)):
             return None
-        needs = jaxprs.needed_inputs(body, live)
+        _, needs = jaxprs.needed(body, live)
         kept = [
             i for i, need in enumerate(needs) if need or (consts <= i < consts + carry and live[i - consts])
         ]

@@ -124,13 +124,7 @@ class _Found(Chain):
 
 
 def chain_of(fn: Callable[[Any, Any], Any], params: Any, batch: Any) -> Chain:
-    """A function as a chain.
-
-    Args:
-        fn: a `Chain`, which is returned as it is, or any function of parameters and a batch.
-        params: its parameters; only their shapes count.
-        batch: likewise.
-    """
+    """A function of parameters and a batch, of which only the shapes count, as a chain."""
     if isinstance(fn, Chain):
         return fn
     program = _program(fn, params, batch)

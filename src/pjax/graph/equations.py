@@ -4,6 +4,7 @@ An equation that is linear, or smooth, needs no entry here to be projected: see 
 that are here have a rule of their own, or are written by others that have.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -52,17 +53,13 @@ _LOGIC = frozenset({"eq", "ge", "gt", "le", "lt", "ne", "and", "or", "not", "xor
 
 
 def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form | None:
-    """How an equation's result follows from one value number by number; None where it does not.
+    """How an equation's result follows from one value number by number, by at most so many equations.
 
-    Args:
-        eqn: the equation.
-        args: its operands.
-        longest: how many equations to put together.
+    None where it does not.
     """
     name = eqn.primitive.name
-    if name not in _ARITHMETIC | _CURVED | _LOGIC and name not in TABLE:
-        return None
-    if len(eqn.outvars) != 1:
+    known = name in _ARITHMETIC | _CURVED | _LOGIC or name in TABLE
+    if not known or len(eqn.outvars) != 1:
         return None
     moving = [a for a in args if a.depends]
     bases = {id(b): b for a in moving for b in (a.form.bases if a.form else (a,))}
@@ -70,14 +67,13 @@ def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form |
         return None
     (base,) = bases.values()
     shape = aval_of(eqn).shape
-    if base.shape != shape or any(a.shape != shape for a in moving):
+    if any(a.shape != shape for a in (base, *moving)):
         return None
-    parts = [a.form for a in args if a.form is not None and id(a.form.bases[0]) == id(base)]
-    if any(len(form.bases) != 1 for form in parts) or sum(len(form.steps) for form in parts) >= longest:
+    forms = [(id(a), a.form) for a in args if a.form is not None and a.form.bases[0] is base]
+    if any(len(f.bases) != 1 for _, f in forms) or sum(len(f.steps) for _, f in forms) >= longest:
         return _joined(eqn, args, {}, 0, _is_curved(name, args)) if len(moving) == 1 else None
-    forms = {id(a): a.form for a in args if a.form is not None and id(a.form.bases[0]) == id(base)}
-    curved = any(form.is_curved for form in parts) or _is_curved(name, args)
-    return _joined(eqn, args, forms, 0, curved)
+    curved = any(f.is_curved for _, f in forms) or _is_curved(name, args)
+    return _joined(eqn, args, dict(forms), 0, curved)
 
 
 def _is_curved(name: str, args: Sequence[Expr]) -> bool:
@@ -368,94 +364,77 @@ def _reduce_window(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> l
 # --- What moves numbers to places that are found ----------------------------------------------------------
 
 
-def _sort(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
+def _written(fn: Callable[..., Any]) -> Reading:
+    """As a function of the equation's operands that is written with others; it also gets the parameters."""
+
+    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+        outs, line = builder.traced(functools.partial(fn, **eqn.params), args), user_line(eqn)
+        return [dataclasses.replace(out, line=line) for out in outs]
+
+    return reading
+
+
+def _sort(*xs: jax.Array, dimension: int, num_keys: int, **_: Any) -> list[jax.Array]:
     """The order is held: a sort moves numbers."""
-    axis = eqn.params["dimension"]
-
-    def order(*xs: jax.Array) -> jax.Array:
-        places = lax.broadcasted_iota(jnp.int32, xs[0].shape, axis)
-        return lax.sort((*xs, places), dimension=axis, num_keys=eqn.params["num_keys"], is_stable=True)[-1]
-
-    found = layout.held(layout.apply("order", order, *args, key=("order", jaxprs.params_key(eqn))))
-    return [_taken(arg, found, axis) for arg in args]
+    places = lax.broadcasted_iota(jnp.int32, xs[0].shape, dimension)
+    order = lax.sort((*map(lax.stop_gradient, xs), places), dimension=dimension, num_keys=num_keys)[-1]
+    return [jnp.take_along_axis(x, order, dimension, mode="clip") for x in xs]
 
 
-def _top_k(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
-    k, axis = eqn.params["k"], eqn.params.get("axis", len(args[0].shape) - 1)
-
-    def places(x: jax.Array) -> jax.Array:
-        return jnp.moveaxis(lax.top_k(jnp.moveaxis(x, axis, -1), k)[1], -1, axis)
-
-    found = layout.held(layout.apply("top_k", places, args[0], key=("top_k", k, axis)))
-    return [_taken(args[0], found, axis), found]
-
-
-def _taken(expr: Expr, places: Expr, axis: int) -> Expr:
-    """Numbers at places along an axis that are held."""
-
-    def take(x: jax.Array, at: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(x, at, axis, mode="clip")
-
-    return layout.apply("gather", take, expr, places, key=("take", axis), data=(0,))
+def _top_k(x: jax.Array, *, k: int, axis: int = -1, **_: Any) -> list[jax.Array]:
+    """Which are the largest is held."""
+    places = lax.top_k(lax.stop_gradient(x), k, axis=axis)[1]
+    return [jnp.take_along_axis(x, places, axis, mode="clip"), places]
 
 
 def _cumulative_extremum(sign: int) -> Reading:
     """Which of the numbers so far is the largest is held."""
 
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
-        axis, reverse = eqn.params["axis"], eqn.params["reverse"]
+    def larger(a: Any, b: Any) -> Any:
+        keep = sign * a[0] >= sign * b[0]
+        return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
 
-        def places(x: jax.Array) -> jax.Array:
-            at = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    def written(x: jax.Array, *, axis: int, reverse: bool) -> jax.Array:
+        at = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+        _, places = lax.associative_scan(larger, (lax.stop_gradient(x), at), reverse=reverse, axis=axis)
+        return jnp.take_along_axis(x, places, axis, mode="clip")
 
-            def larger(a: Any, b: Any) -> Any:
-                keep = sign * a[0] >= sign * b[0]
-                return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
-
-            return lax.associative_scan(larger, (x, at), reverse=reverse, axis=axis)[1]
-
-        key = ("cumulative", sign, axis, reverse)
-        found = layout.held(layout.apply("cumulative", places, args[0], key=key))
-        return [_taken(args[0], found, axis)]
-
-    return reading
+    return _written(written)
 
 
 def _scatter(kind: str) -> Reading:
     """Which update a number gets is held: the last one, or the largest. Others stay what they are."""
 
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:  # noqa: ARG001
-        p = eqn.params
+    def written(
+        x: jax.Array,
+        at: jax.Array,
+        updates: jax.Array,
+        *,
+        dimension_numbers: Any,
+        indices_are_sorted: bool,
+        mode: Any,
+        **_: Any,
+    ) -> jax.Array:
+        def scatter(which: Callable[..., jax.Array], x: jax.Array, u: jax.Array) -> jax.Array:
+            return which(x, at, u, dimension_numbers, indices_are_sorted=indices_are_sorted, mode=mode)
 
-        def scatter(which: Callable[..., jax.Array], x: jax.Array, at: jax.Array, u: jax.Array) -> jax.Array:
-            return which(
-                x, at, u, p["dimension_numbers"], indices_are_sorted=p["indices_are_sorted"], mode=p["mode"]
-            )
-
-        def source(x: jax.Array, at: jax.Array, updates: jax.Array) -> jax.Array:
-            """For each number of the result, which update it is; -1 where it stays."""
-            names = jnp.arange(updates.size, dtype=jnp.int32).reshape(updates.shape)
-            none = jnp.full(x.shape, -1, jnp.int32)
-            if kind == "set":
-                return scatter(lax.scatter, none, at, names)
-            best = scatter(lax.scatter_max if kind == "max" else lax.scatter_min, x, at, updates)
+        # For each number of the result, which update it is; -1 where it stays.
+        names = jnp.arange(updates.size, dtype=jnp.int32).reshape(updates.shape)
+        none = jnp.full(x.shape, -1, jnp.int32)
+        if kind == "set":
+            names = scatter(lax.scatter, none, names)
+        else:
+            old, new = lax.stop_gradient(x), lax.stop_gradient(updates)
+            best = scatter(lax.scatter_max if kind == "max" else lax.scatter_min, old, new)
             # What the place of each update ends with: the winners are equal to it.
-            there = jax.linear_transpose(
-                lambda u: scatter(lax.scatter_add, jnp.zeros_like(x), at, u), updates
-            )
-            wins = there(best)[0] == updates
-            return jnp.where(best == x, -1, scatter(lax.scatter_max, none, at, jnp.where(wins, names, -1)))
+            there = jax.linear_transpose(lambda u: scatter(lax.scatter_add, jnp.zeros_like(x), u), updates)
+            wins = there(best)[0] == new
+            names = scatter(lax.scatter_max, none, jnp.where(wins, names, -1))
+            names = jnp.where(best == old, -1, names)
+        picked = jnp.take(updates.reshape(-1), jnp.maximum(names, 0).reshape(-1)).reshape(names.shape)
+        return jnp.where(names >= 0, picked, x)
 
-        def moved(x: jax.Array, updates: jax.Array, names: jax.Array) -> jax.Array:
-            picked = jnp.take(updates.reshape(-1), jnp.maximum(names, 0).reshape(-1)).reshape(names.shape)
-            return jnp.where(names >= 0, picked, x)
-
-        x, indices, updates = args
-        key = ("scatter", kind, jaxprs.params_key(eqn))
-        names = layout.held(layout.apply("scatter", source, x, indices, updates, key=("source", key)))
-        return [layout.apply("scatter", moved, x, updates, names, key=("moved", key), data=(0, 1))]
-
-    return reading
+    return _written(written)
 
 
 def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
@@ -471,15 +450,6 @@ def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
 
 
 # --- Functions of several values ----------------------------------------------------------------------------
-
-
-def _written(fn: Callable[..., jax.Array]) -> Reading:
-    """As a function of the equation's operands that is written with others; it also gets the parameters."""
-
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        return builder.traced(functools.partial(fn, **eqn.params), args)
-
-    return reading
 
 
 def _power(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -544,8 +514,8 @@ EQUATIONS: dict[str, Reading] = {
     "reduce_window_max": _reduce_window,
     "reduce_window_min": _reduce_window,
     "reduce_window_sum": _reduce_window,
-    "sort": _sort,
-    "top_k": _top_k,
+    "sort": _written(_sort),
+    "top_k": _written(_top_k),
     "cummax": _cumulative_extremum(1),
     "cummin": _cumulative_extremum(-1),
     "cumprod": _written(functools.partial(lax.associative_scan, jnp.multiply)),

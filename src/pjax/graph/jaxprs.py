@@ -95,38 +95,27 @@ def capturing(*equations: jex.JaxprEqn) -> list[Any]:
 # --- What is needed ---------------------------------------------------------------------------------------
 
 
-def _needed(
+def needed(
     jaxpr: jex.Jaxpr, wanted: Sequence[bool]
-) -> tuple[list[tuple[jex.JaxprEqn, list[bool]]], set[Any]]:
-    """The equations that some outputs need, each with which of its results are needed, and all variables."""
-    needed = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and is_variable(v)}
+) -> tuple[list[tuple[jex.JaxprEqn, list[bool]]], list[bool]]:
+    """The equations that some outputs need, each with which of its results are needed, and which inputs."""
+    found = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and is_variable(v)}
     kept = []
     for eqn in reversed(jaxpr.eqns):
-        results = [v in needed for v in eqn.outvars]
+        results = [v in found for v in eqn.outvars]
         if any(results):
             kept.append((eqn, results))
-            needed.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
-    return kept[::-1], needed
-
-
-def live(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[tuple[jex.JaxprEqn, list[bool]]]:
-    """The equations that some outputs need, each with which of its results are needed."""
-    return _needed(jaxpr, wanted)[0]
-
-
-def needed_inputs(jaxpr: jex.Jaxpr, wanted: Sequence[bool]) -> list[bool]:
-    """Which inputs of a jaxpr some of its outputs need."""
-    needed = _needed(jaxpr, wanted)[1]
-    return [v in needed for v in jaxpr.invars]
+            found.update(v for v, need in zip(eqn.invars, reads(eqn, results), strict=True) if need)
+    return kept[::-1], [v in found for v in jaxpr.invars]
 
 
 def reads(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
     """Which of its operands an equation needs for some of its results."""
     needs = [True] * len(eqn.invars)
     if eqn.primitive.name == "scan":
-        needs = needed_inputs(opened(eqn.params["jaxpr"]), live_in_scan(eqn, wanted))
+        _, needs = needed(opened(eqn.params["jaxpr"]), live_in_scan(eqn, wanted))
     elif eqn.primitive.name in WRAPPERS and not states_derivative(eqn):
-        found = needed_inputs(opened(wrapped(eqn)), wanted)
+        _, found = needed(opened(wrapped(eqn)), wanted)
         needs = found if len(found) == len(needs) else needs
     return [is_variable(v) and need for v, need in zip(eqn.invars, needs, strict=True)]
 
@@ -136,7 +125,7 @@ def live_in_scan(eqn: jex.JaxprEqn, wanted: Sequence[bool]) -> list[bool]:
     body, now = opened(eqn.params["jaxpr"]), list(wanted)
     fixed, carry = scan_counts(eqn)
     while True:
-        found = needed_inputs(body, now)
+        _, found = needed(body, now)
         more = [now[i] or (i < carry and found[fixed + i]) for i in range(len(now))]
         if more == now:
             return now
@@ -333,15 +322,3 @@ def _cond(eqn: jex.JaxprEqn, args: Sequence[Any], captured: Captured) -> Sequenc
 
 
 _LOOPS = {"scan": _scan, "while": _while, "cond": _cond}
-
-
-# Equations that are there for what they do, and not for their results.
-_EFFECTS = frozenset({"debug_callback", "debug_print", "io_callback"})
-
-
-def has_effects(jaxpr: jex.Jaxpr) -> bool:
-    """Whether a jaxpr prints, or calls back."""
-    return any(
-        eqn.primitive.name in _EFFECTS or any(has_effects(opened(inner)) for inner in inner_jaxprs(eqn))
-        for eqn in jaxpr.eqns
-    )

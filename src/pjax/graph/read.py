@@ -39,6 +39,8 @@ class Traced:
     """How many of the jaxpr's outputs, the first ones, are losses."""
     aux: Any = None
     """The structure of what the function returns beside."""
+    given: int = 0
+    """How many of the constants, the last ones, are the arrays of a batch."""
     looks: tuple[tuple[int, Look], ...] = ()
     """Of which constants something is to be checked that the function would check if it saw them."""
 
@@ -51,15 +53,16 @@ class Traced:
         return _KEYS.setdefault(parts, Key(parts))
 
     def with_arrays(self, arrays: Sequence[Any]) -> "Traced":
-        """The same with other arrays behind its own constants, of the same shapes and types."""
+        """The same with other arrays of a batch, of the same shapes and types."""
+        _ = self.key  # the other one's, too, whatever is put there
         other = copy.copy(self)
-        vars(other)["constants"] = (*self.constants[: len(self.constants) - len(arrays)], *arrays)
+        vars(other)["constants"] = (*self.constants[: len(self.constants) - self.given], *arrays)
         return other
 
-    @functools.cached_property
+    @property
     def has_effects(self) -> bool:
         """Whether the function prints, or calls back."""
-        return jaxprs.has_effects(self.jaxpr)
+        return bool(self.jaxpr.effects)
 
     def evaluate(self, leaves: list[Any], constants: tuple[Any, ...]) -> list[Any]:
         """Everything that the function returns, flat, by plain JAX."""
@@ -71,13 +74,7 @@ class Traced:
 
 
 def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Traced:
-    """Read a function of parameters into a jaxpr.
-
-    Args:
-        fn: the function.
-        params: any pytree of floating-point arrays.
-        has_aux: whether it returns a pair, of losses and of anything else.
-    """
+    """Read a function of parameters; with ``has_aux`` one that returns a pair, of losses and of more."""
     return _read(lambda params, _: fn(params), params, (), has_aux)
 
 
@@ -104,7 +101,7 @@ def _read(fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any], has
     inside = (c for inner in jaxprs.capturing(*closed.jaxpr.eqns) for c in inner.consts)
     own = (*closed.consts, *inside)
     later = tuple((len(own) + i, look) for i, look in looks)
-    return Traced(closed.jaxpr, (*own, *arrays), names, len(shapes[0]), structure, later)
+    return Traced(closed.jaxpr, (*own, *arrays), names, len(shapes[0]), structure, len(arrays), later)
 
 
 class Key:
@@ -128,34 +125,31 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
     decides by its values what to do.
     """
     leaves, tree = jax.tree.flatten(batch)
-    given = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
-    arrays = [leaf for leaf, is_array in zip(leaves, given, strict=True) if is_array]
+    others = tuple(None if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves)
+    arrays = [leaf for leaf, other in zip(leaves, others, strict=True) if other is None]
 
     def on(arrays: Sequence[Any]) -> Any:
         found = iter(arrays)
-        return jax.tree.unflatten(tree, [next(found) if a else x for x, a in zip(leaves, given, strict=True)])
+        return jax.tree.unflatten(tree, [next(found) if x is None else x for x in others])
 
-    every = [*jax.tree.leaves(params), *arrays]
-    others = tuple(leaf for leaf, is_array in zip(leaves, given, strict=True) if not is_array)
-    settings = tuple(getattr(jax.config, f"jax_{name}") for name in _SETTINGS)
-    shapes = tuple(map(jax.typeof, every))
-    key = has_aux, jax.tree.structure(params), tree, tuple(given), others, shapes, settings
-    if any(isinstance(x, jax.core.Tracer) for x in every) or not arrays:
+    if not arrays:
         return read(lambda params: fn(params, batch), params, has_aux=has_aux)
+    every = [*jax.tree.leaves(params), *arrays]
+    settings = tuple(getattr(jax.config, f"jax_{name}") for name in _SETTINGS)
+    key = has_aux, jax.tree.structure(params), tree, others, tuple(map(jax.typeof, every)), settings
     try:
-        known = _KNOWN.setdefault(fn, {})
+        known = {} if any(isinstance(x, jax.core.Tracer) for x in every) else _KNOWN.setdefault(fn, {})
         found = known.get(key)
     except TypeError:  # no such function, or no such batch, can be a key
         known, found = {}, None
     if found is None:
-        with contextlib.suppress(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
+        try:
             found = _read(lambda params, arrays: fn(params, on(arrays)), params, arrays, has_aux)
-        if found is None:
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
             return read(lambda params: fn(params, batch), params, has_aux=has_aux)
         while len(known) >= _MOST_SHAPES:
             known.pop(next(iter(known)))
-        _ = found.key  # of shapes that it will not have any more: this batch is not kept
-        known[key] = found = found.with_arrays([None] * len(arrays))
+        known[key] = found = found.with_arrays([None] * len(arrays))  # this batch is not kept
     return found.with_arrays(arrays)
 
 

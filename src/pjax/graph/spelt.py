@@ -31,10 +31,6 @@ class Made(NamedTuple):
     operands: tuple[Expr, ...]
 
 
-def _key(eqn: jex.JaxprEqn, result: int) -> Any:
-    return eqn.primitive.name, jaxprs.params_key(eqn), result
-
-
 class Spelling(NamedTuple):
     """A way to write a cross-entropy."""
 
@@ -44,14 +40,6 @@ class Spelling(NamedTuple):
     """The labels of the cross-entropy, from logits and labels."""
     value: Callable[..., jax.Array]
     """The function's value, from the losses and the labels."""
-
-
-class Found(NamedTuple):
-    """A value that is a cross-entropy."""
-
-    spelling: Spelling
-    logits: Expr
-    labels: Expr
 
 
 def _counted(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -75,10 +63,6 @@ def _score(losses: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.sum(_scores(losses, labels))
 
 
-def _negative(losses: jax.Array, _: jax.Array) -> jax.Array:
-    return -losses
-
-
 def _by_optax(logits: jax.Array, labels: jax.Array) -> jax.Array:
     import optax  # takes long, and may not be needed
 
@@ -88,7 +72,8 @@ def _by_optax(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 CLASSES = (
     Spelling(_by_optax, _counted, lambda losses, _: losses),
-    Spelling(lambda x, y: jax.nn.log_softmax(x)[jnp.arange(len(x)), y], _counted, _negative),
+    # Of one row for each label.
+    Spelling(lambda x, y: jax.nn.log_softmax(x)[jnp.arange(len(x)), y], _counted, lambda losses, _: -losses),
     Spelling(
         lambda x, y: jnp.take_along_axis(jax.nn.log_softmax(x), y[..., None], -1),
         _counted,
@@ -109,20 +94,19 @@ ENDS = frozenset({"sub", "gather", "reduce_sum"})
 """The equations that all of them end in."""
 
 
-def cross_entropy(out: Expr, made: Mapping[int, Made]) -> Found | None:
-    """The logits and labels of which a value is the cross-entropy, in one of the known spellings.
+def cross_entropy(out: Expr, made: Mapping[int, Made]) -> tuple[Spelling, Expr, Expr] | None:
+    """In which of the known spellings a value is a cross-entropy, and its logits and labels; None if in none.
 
-    Args:
-        out: the value.
-        made: how values are made, by their identity.
+    ``made`` says how values are made, by their identity.
     """
     for logits in _candidates(out, made):
         for spelling, pattern in _patterns(logits.shape, logits.dtype, jnp.result_type(int) == jnp.int64):
+            origins = {var: (eqn, i) for eqn in pattern.eqns for i, var in enumerate(eqn.outvars)}
             seen: dict[Any, Expr] = {}
-            if _same(pattern.outvars[0], out, _origins(pattern), made, seen):
+            if _same(pattern.outvars[0], out, origins, made, seen):
                 x, y = (seen[var] for var in pattern.invars)
                 if not (x.after or y.depends):
-                    return Found(spelling, x, y)
+                    return spelling, x, y
     return None
 
 
@@ -145,16 +129,10 @@ def _patterns(shape: tuple[int, ...], dtype: Any, wide: bool) -> list[tuple[Spel
     """The spellings for logits of a shape and type."""
     logits = jax.ShapeDtypeStruct(shape, dtype)
     kinds = (jnp.int32, jnp.int64) if wide else (jnp.int32,)
-    # The second is of one row for each label.
     classes = [spelling for spelling in CLASSES if len(shape) == 2 or spelling is not CLASSES[1]]
     cases = [(s, jax.ShapeDtypeStruct(shape[:-1], kind)) for s in classes for kind in kinds]
     cases += [(s, logits) for s in PROBABILITIES]
     return [(spelling, jaxprs.flat(spelling.spelt, logits, labels).jaxpr) for spelling, labels in cases]
-
-
-def _origins(jaxpr: jex.Jaxpr) -> dict[Any, tuple[jex.JaxprEqn, int]]:
-    """Which equation each variable is a result of, and which of its results."""
-    return {var: (eqn, i) for eqn in jaxpr.eqns for i, var in enumerate(eqn.outvars)}
 
 
 def _same(
@@ -164,7 +142,10 @@ def _same(
     made: Mapping[int, Made],
     seen: dict[Any, Expr],
 ) -> bool:
-    """Whether a value is made as a variable of a spelling is. What stands for variables is noted."""
+    """Whether a value is made as a variable of a spelling is. What stands for variables is noted.
+
+    Where it is a result, ``origins`` says of which equation, and which of its results.
+    """
     if isinstance(var, jex.Literal):
         return expr.literal is not None and np.array_equal(expr.literal, var.val)
     if var in seen:
@@ -174,11 +155,9 @@ def _same(
         return (expr.shape, expr.dtype) == (var.aval.shape, var.aval.dtype)
     eqn, result = origins[var]
     here = made.get(id(expr))
-    if (
-        here is None
-        or len(here.operands) != len(eqn.invars)
-        or _key(here.eqn, here.result) != _key(eqn, result)
-    ):
+    if here is None or here.result != result or len(here.operands) != len(eqn.invars):
+        return False
+    if here.eqn.primitive != eqn.primitive or jaxprs.params_key(here.eqn) != jaxprs.params_key(eqn):
         return False
     pairs = zip(eqn.invars, here.operands, strict=True)
     return all(_same(v, e, origins, made, seen) for v, e in pairs)

@@ -159,10 +159,7 @@ def apply(
         shape: of the result, if that is known, and its type the argument's. To find it takes time.
         data: the positions of the arguments that carry values; all, if not given.
     """
-    if shape is not None:
-        out = jax.ShapeDtypeStruct(shape, args[0].dtype)
-    else:
-        out = _result(fn, key, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
+    out = _result(fn, key, args) if shape is None else jax.ShapeDtypeStruct(shape, args[0].dtype)
     places = frozenset(range(len(args)) if data is None else data)
     call = Call(name, lambda *xs: (fn(*xs),), args, places, key)
     depends, after = any(args[i].depends for i in places), any(a.after for a in args)
@@ -173,13 +170,13 @@ _RESULTS: dict[Any, jax.ShapeDtypeStruct] = {}
 _MOST_RESULTS = 4096
 
 
-def _result(fn: Callable[..., Any], key: Any, args: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
+def _result(fn: Callable[..., Any], key: Any, args: Sequence[Expr]) -> jax.ShapeDtypeStruct:
     """The shape and type of what a function returns, found once for all that do the same: it takes time."""
     known = (key, *((a.shape, a.dtype) for a in args))
     if known not in _RESULTS:
         if len(_RESULTS) >= _MOST_RESULTS:
             _RESULTS.clear()
-        _RESULTS[known] = jax.eval_shape(fn, *args)
+        _RESULTS[known] = jax.eval_shape(fn, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
     return _RESULTS[known]
 
 
@@ -207,25 +204,29 @@ def index(expr: Expr, place: int, axis: int = 0) -> Expr:
     return apply("slice", fn, expr, key=("index", place, axis), shape=shape)
 
 
-def walk(*roots: Expr, held: bool = True) -> Iterator[Expr]:
-    """Every expression below the roots, arguments first, each once.
+T = TypeVar("T")
 
-    Args:
-        roots: where to begin.
-        held: whether to look below what does not move with parameters.
-    """
+
+def postorder(roots: Iterable[T], below: Callable[[T], Sequence[T]]) -> Iterator[T]:
+    """Everything that stands below some roots, themselves included: what is below first, each once."""
     seen: set[int] = set()
-    stack = [(root, False) for root in reversed(roots)]
+    stack = [(root, False) for root in reversed(list(roots))]
     while stack:
-        expr, ready = stack.pop()
-        if id(expr) in seen:
+        one, ready = stack.pop()
+        if id(one) in seen:
             continue
-        if ready or expr.call is None or not (held or expr.depends):
-            seen.add(id(expr))
-            yield expr
+        others = () if ready else below(one)
+        if others:
+            stack.append((one, True))
+            stack.extend((other, False) for other in reversed(others))
         else:
-            stack.append((expr, True))
-            stack.extend((arg, False) for arg in reversed(expr.call.args))
+            seen.add(id(one))
+            yield one
+
+
+def walk(*roots: Expr, held: bool = True) -> Iterator[Expr]:
+    """Every expression below the roots, arguments first, each once; by default also below what is held."""
+    return postorder(roots, lambda e: e.call.args if e.call is not None and (held or e.depends) else ())
 
 
 def nodes_of(expr: Expr) -> tuple[int, ...]:
@@ -238,9 +239,6 @@ def nodes_of(expr: Expr) -> tuple[int, ...]:
 def needs_of(expr: Expr) -> set[int]:
     """The nodes that are evaluated before an expression: also what is held follows from some."""
     return {e.node for e in walk(expr) if e.node is not None}
-
-
-T = TypeVar("T")
 
 
 class Memo(abc.ABC, Generic[T]):
@@ -306,7 +304,7 @@ class Evaluator(Memo[Any]):
         nodes: Mapping[int, Any],
         *,
         linear: Any = None,
-        known: "Evaluator | None" = None,
+        known: Callable[[Expr], Any] | None = None,
         holding: bool = False,
     ) -> None:
         super().__init__()
@@ -401,13 +399,6 @@ def evenly_read(expr: Expr) -> tuple[Expr, int]:
     return source, expr.size // max(source.size, 1)
 
 
-class _Zeros:
-    """Knows nothing, and says so."""
-
-    def __call__(self, expr: Expr) -> Any:
-        return jnp.zeros(expr.shape, expr.dtype)
-
-
 class Wiring:
     """A wire at run time: its linear part, forwards and backwards."""
 
@@ -447,7 +438,7 @@ class Wiring:
         if uniform is not None and (isinstance(edges, int) or self._plain):
             return (edges * uniform,)
         # Any index will do: where they count, the result is not used.
-        linear = functools.partial(self._evaluated, known=_Zeros())
+        linear = functools.partial(self._evaluated, known=lambda e: jnp.zeros(e.shape, e.dtype))
         fixed = _counted(jax.make_jaxpr(linear)(*self._avals).jaxpr, np.asarray(edges, self._avals[0].dtype))
         entering = np.broadcast_to(np.asarray(edges, self._avals[0].dtype), self.wire.shape)
         steered = self.wire.steered

@@ -1,6 +1,6 @@
 """Alternating projections."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +13,7 @@ from pjax.engines.edges.space import EdgeSpace
 from pjax.engines.edges.space import State as EdgeState
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
-from pjax.optim.solver import EdgeSolver, method
+from pjax.optim.solver import EdgeSolver, Moved, method
 
 
 @method
@@ -61,16 +61,14 @@ class AlternatingProjections(Projecting):
 
     name: ClassVar[str] = "AP"
 
-    def moves_in_parts(
-        self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
-    ) -> tuple[dict[int, jax.Array], jax.Array, dict[int, jax.Array]]:
+    def moves_in_parts(self, make: Callable[[Any], Problem], arrays: Any) -> Moved:
         """With implicit edges and no extrapolation exactly what the whole batch would do.
 
         Within a step no node sees what another part asks of a parameter. So each part makes its step from the
         same parameters, and these then are at the mean of where the parts would have them.
         """
         if self.edges != "implicit" or self.extrapolate:
-            return super().moves_in_parts(make, constants, parameters)
+            return super().moves_in_parts(make, arrays)
 
         def apart(state: Any) -> tuple[Any, Any]:
             """Parameters, and the rest."""
@@ -78,11 +76,13 @@ class AlternatingProjections(Projecting):
             rest = tuple({v: x for v, x in d.items() if v not in parameters} for d in state[:2])
             return mine, (*rest, state[2])
 
-        def begin(_: None, constants: Any) -> tuple[None, Any]:
-            problem = make(constants)
-            return None, (self.iteration(problem).start(), problem.loss)
+        def begin(arrays: Any) -> Any:
+            problem = make(arrays)
+            iteration = self.iteration(problem)
+            state = iteration.start()
+            return state, iteration.parameters(state), problem.loss
 
-        _, (states, losses) = jax.lax.scan(begin, None, constants)
+        states, parameters, losses = jax.lax.map(begin, arrays)
         mine, rest = apart(states)
         mine = jax.tree.map(lambda x: x[0], mine)
 
@@ -90,14 +90,14 @@ class AlternatingProjections(Projecting):
             mine, rest = carry
 
             def part(total: Any, given: Any) -> tuple[Any, Any]:
-                constants, (value, message, squared) = given
+                arrays, (value, message, squared) = given
                 state = State(mine[0] | value, mine[1] | message, squared)
-                moved, rest = apart(self.iteration(make(constants)).step(state))
+                moved, rest = apart(self.iteration(make(arrays)).step(state))
                 return jax.tree.map(jnp.add, total, moved), rest
 
-            total, rest = jax.lax.scan(part, jax.tree.map(jnp.zeros_like, mine), (constants, rest))
+            total, rest = jax.lax.scan(part, jax.tree.map(jnp.zeros_like, mine), (arrays, rest))
             return jax.tree.map(lambda x: x / len(losses), total), rest
 
         (value, message), _ = jax.lax.fori_loop(0, self.steps_per_update, step, (mine, rest))
         ends = value | message
-        return {v: ends[v] for v in parameters}, jnp.mean(losses), {}
+        return Moved({v: ends[v] for v in parameters}, {}, jnp.mean(losses), [])

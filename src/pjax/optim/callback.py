@@ -7,13 +7,7 @@ import jax
 
 
 def call_when(condition: Any, callback: Callable[..., Any], *values: Any) -> None:
-    """Call a function with values of a compiled program, whenever a condition holds there.
-
-    Args:
-        condition: a truth value of the program; ``True`` where it always holds, so that it need not look.
-        callback: what to call. It gets arrays, and its result is not used.
-        values: of the program.
-    """
+    """Call a function with values of a compiled program, whenever a condition is true there."""
     if condition is True:
         jax.debug.callback(callback, *values)
     else:

@@ -27,12 +27,9 @@ MOST_STORED = 2**24
 
 
 def watched(program: "Program", run: Callable[[], T], neglected: Callable[[T], Mapping[int, jax.Array]]) -> T:
-    """The result of a run, made again with more edges stored where histories neglected too much.
+    """The result of a run of a program, made again with more edges stored where histories neglected too much.
 
-    Args:
-        program: what is run.
-        run: runs it, with the edges stored that the program says.
-        neglected: from its result to the largest neglected term of each node that has a history.
+    ``neglected`` takes from a result the largest neglected term of each node that has a history.
     """
     while True:
         result = run()

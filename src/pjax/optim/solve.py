@@ -149,26 +149,26 @@ def solve(
             def now(state: Any) -> list[Any]:
                 return program.moved(at.leaves, iteration.parameters(state))
 
-            def more(carry: Any) -> jax.Array:
-                _, k, violation, _, _ = carry
-                return (k < max_steps) & (violation > limit) & jnp.isfinite(violation)
+            def more(carry: tuple[Any, _At]) -> jax.Array:
+                _, at = carry
+                return (at.steps < max_steps) & (at.violation > limit) & jnp.isfinite(at.violation)
 
-            def step(carry: Any) -> Any:
-                state, k, _, violations, path = carry
-                state = iteration.step(state)
+            def step(carry: tuple[Any, _At]) -> tuple[Any, _At]:
+                state, at = carry
+                state, k = iteration.step(state), at.steps
                 violation = jnp.sqrt(jnp.maximum(state.squared, 0) / edges)
                 if listener is not None:
                     due = every == 1 or (k + 1) % every == 0
                     call_when(due, program.listeners.tell, listener, k + 1, violation)
-                if record:
-                    path = [p.at[k].set(x) for p, x in zip(path, now(state), strict=True)]
-                return state, k + 1, violation, violations.at[k].set(violation), path
+                path = [p.at[k].set(x) for p, x in zip(at.path, now(state), strict=True)] if record else []
+                violations = at.violations.at[k].set(violation)
+                return state, at._replace(steps=k + 1, violation=violation, violations=violations, path=path)
 
-            start = iteration.start(), at.steps, largest, at.violations, at.path
-            state, k, violation, violations, path = jax.lax.while_loop(more, step, start)
+            state, end = jax.lax.while_loop(more, step, (iteration.start(), at._replace(violation=largest)))
             found = state.neglected
             neglected = {v: jnp.maximum(x, at.neglected[v]) if at.neglected else x for v, x in found.items()}
-            return _At(now(state), k, k - at.steps, violation, violations, path, neglected), problem.loss
+            end = end._replace(leaves=now(state), made=end.steps - at.steps, neglected=neglected)
+            return end, problem.loss
 
         path = [jnp.full((max_steps, *jnp.shape(x)), jnp.nan, jnp.result_type(x)) for x in leaves]
         zero, violations = jnp.zeros((), jnp.int32), jnp.full(max_steps, jnp.nan, dtype)

@@ -40,6 +40,18 @@ class OptimizerState(NamedTuple):
     """The state of the outer optimiser, if there is one."""
 
 
+class Moved(NamedTuple):
+    """What one round of projections does on a batch."""
+
+    moves: dict[int, jax.Array]
+    """How far the parameters move, by node."""
+    neglected: dict[int, jax.Array]
+    """The largest terms that histories left out, by node."""
+    loss: jax.Array
+    aux: list[Any]
+    """What the function returns beside, as far as the graph has it."""
+
+
 T = TypeVar("T")
 
 
@@ -124,29 +136,33 @@ class Solver(abc.ABC):
         state = steps(state, number)
         return iteration.parameters(state), state.neglected
 
-    def moves_in_parts(
-        self, make: Callable[[Any], Problem], constants: Any, parameters: Sequence[int]
-    ) -> tuple[dict[int, jax.Array], jax.Array, dict[int, jax.Array]]:
-        """How far the parameters move in one round on a batch in parts, the mean loss, and what is neglected.
-
-        The mean over the parts is that of the whole where what is asked of a parameter is added up.
+    def moves_on(self, make: Callable[[Any], Problem], arrays: Any) -> Moved:
+        """What one round does on a batch.
 
         Args:
-            make: a problem from the constants of a part.
-            constants: of all parts, stacked.
-            parameters: the nodes of the parameters.
+            make: a problem from the arrays of a batch, or of a part of one.
+            arrays: of the batch; with its parts along a first axis where the method divides it.
+        """
+        problem = make(arrays)
+        moves, neglected = self.moves(problem)
+        return Moved(moves, neglected, *problem.returned)
+
+    def moves_in_parts(self, make: Callable[[Any], Problem], arrays: Any) -> Moved:
+        """The same on a batch in parts, one after the other.
+
+        The mean over the parts is that of the whole where what is asked of a parameter is added up.
         """
 
-        def part(totals: Any, constants: Any) -> tuple[Any, Any]:
-            problem = make(constants)
+        def part(totals: Any, arrays: Any) -> tuple[Any, Any]:
+            problem = make(arrays)
             moves, neglected = self.moves(problem)
-            return {v: totals[v] + moves[v] for v in parameters}, (problem.loss, neglected)
+            return jax.tree.map(jnp.add, totals, moves), (neglected, problem.loss)
 
-        shapes = jax.eval_shape(lambda c: self.moves(make(c))[0], jax.tree.map(lambda c: c[0], constants))
-        nothing = {v: jnp.zeros(shapes[v].shape, shapes[v].dtype) for v in parameters}
-        totals, (losses, neglected) = jax.lax.scan(part, nothing, constants)
+        shapes, _ = jax.eval_shape(lambda x: self.moves(make(x)), jax.tree.map(lambda x: x[0], arrays))
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        totals, (neglected, losses) = jax.lax.scan(part, nothing, arrays)
         moves = {v: total / len(losses) for v, total in totals.items()}
-        return moves, jnp.mean(losses), {v: jnp.max(x) for v, x in neglected.items()}
+        return Moved(moves, {v: jnp.max(x) for v, x in neglected.items()}, jnp.mean(losses), [])
 
     def one_by_one(self) -> "Solver":
         """The same method without stacks: to look at nodes one by one."""
@@ -242,39 +258,27 @@ class Solver(abc.ABC):
                 "has_aux returns what the function returns for the whole batch; with Accumulated or Groups"
                 " there is no such call. Evaluate it beside the update"
             )
-        most = 2 if self.groups > 1 else None  # all groups are like these
-        parts = None if batch is None else _parts(batch, divided, most)
         tracing.check_parameters(params)
         leaves, treedef = jax.tree.flatten(params)
         check_mesh((*leaves, *jax.tree.leaves(batch)))
-        if parts is None:
-            traced = [tracing.read(fn, params, has_aux=has_aux)]
-        elif divided == 1:
-            traced = [tracing.read_on(fn, params, batch, has_aux=has_aux)]
+        if batch is None:
+            traced = tracing.read(fn, params, has_aux=has_aux)
         else:
-            traced = [tracing.read(_on(fn, part), params) for part in parts]
-        check_mesh(traced[0].constants)
+            traced = _read(fn, params, batch, divided, has_aux)
+        check_mesh(traced.constants)
         if self.check:
-            for part in traced:
-                check_finite(part, leaves)
-                for i, look in part.looks:
-                    look(part.constants[i])
-        program = compiled(self, traced[0])
-        if self.parts > 1:
-            program.check_parts(traced)
-        constants = tuple(part.constants for part in traced)
-        apart: tuple[bool, ...] = ()
-        if self.groups > 1:
-            assert parts is not None
-            constants, apart = _grouped(traced, parts, batch, self.groups)
+            check_finite(traced, leaves)
+            for i, look in traced.looks:
+                look(traced.constants[i])
+        program = compiled(self, traced)
         before = () if state is None else state.outer
         new, outer, loss, neglected, aux = watched(
             program,
-            lambda: program.update(leaves, constants, before, treedef, apart),
+            lambda: program.update(leaves, traced.constants, before, treedef, divided > 1),
             operator.itemgetter(3),
         )
         params = jax.tree.unflatten(treedef, new)
-        found = (loss, jax.tree.unflatten(traced[0].aux, aux)) if has_aux else loss
+        found = (loss, jax.tree.unflatten(traced.aux, aux)) if has_aux else loss
         if state is None:
             return params, found
         worst = functools.reduce(jnp.maximum, neglected.values(), state.neglected)
@@ -379,27 +383,6 @@ def _check_state(solver: Solver, state: Any) -> None:
         )
 
 
-def _grouped(
-    traced: Sequence[tracing.Traced], parts: Sequence[Any], batch: Any, groups: int
-) -> tuple[tuple[tuple[Any, ...]], tuple[bool, ...]]:
-    """The constants of all groups, from functions of the first two, and which of them each has its own of."""
-    first, second = traced
-    wholes = zip(jax.tree.leaves(parts[0]), jax.tree.leaves(batch), strict=True)
-    whole = {id(part): jnp.reshape(leaf, (groups, *part.shape)) for part, leaf in wholes}
-    apart = tuple(id(c) in whole for c in first.constants)
-    pairs = zip(first.constants, second.constants, apart, strict=False)
-    if first.key != second.key or any(a is not b and not own for a, b, own in pairs):
-        raise InputError(
-            "with Groups, what depends on the batch must be computed by jax.numpy inside the function, and in"
-            " the same way for all groups"
-        )
-    return (tuple(whole.get(id(c), c) for c in first.constants),), apart
-
-
-def _on(fn: Callable[..., Any], part: Any) -> Callable[[Any], Any]:
-    return lambda params: fn(params, part)
-
-
 def samples(batch: Any) -> int:
     """How many a batch has, along the first axis of its arrays."""
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(batch)]
@@ -411,18 +394,24 @@ def samples(batch: Any) -> int:
     return shapes[0][0]
 
 
-def _parts(batch: Any, number: int, most: int | None = None) -> list[Any]:
-    """A batch divided along the first axis of its arrays; with ``most``, so many of its parts."""
+def _read(fn: Callable[..., Any], params: Any, batch: Any, parts: int, has_aux: bool) -> tracing.Traced:
+    """A function read on a batch, or on one of its parts, with the arrays of all parts, stacked."""
     leaves = jax.tree.leaves(batch)
     if not leaves or (0,) in {jnp.shape(leaf)[:1] for leaf in leaves}:
         raise InputError("the batch is empty: there is nothing to project. Skip it, or drop the last one")
-    if number == 1:  # it need not be divisible: a key for dropout, the edges of a graph
-        return [batch]
+    if parts == 1:  # it need not be divisible: a key for dropout, the edges of a graph
+        return tracing.read_on(fn, params, batch, has_aux=has_aux)
     size = samples(batch)
-    if size % number:
-        raise InputError(f"a batch of {size} samples cannot be divided into {number} equal parts or groups")
-    step = size // number
-    return [jax.tree.map(lambda x, i=i: x[i : i + step], batch) for i in range(0, size, step)[:most]]
+    if size % parts:
+        raise InputError(f"a batch of {size} samples cannot be divided into {parts} equal parts or groups")
+    stacks = jax.tree.map(lambda x: jnp.reshape(x, (parts, size // parts, *x.shape[1:])), batch)
+    traced = tracing.read_on(fn, params, jax.tree.map(lambda x: x[0], stacks))
+    if not traced.given:
+        raise InputError(
+            "with Accumulated and Groups, what depends on the batch must be computed by jax.numpy inside the"
+            " function, whatever the values of the batch"
+        )
+    return traced.with_arrays(jax.tree.leaves(stacks))
 
 
 class Program:
@@ -441,7 +430,6 @@ class Program:
         self.stored = frozenset[int]()
         self.store(self.stored)
         self.listeners = Listeners()
-        self._checked: set[tuple[bool, ...]] = set()
         self._graph = graph
         self._kind = kind
         self._traced = traced
@@ -451,7 +439,7 @@ class Program:
         self.stored |= nodes
         self.solves.clear()
         # A new function, which is compiled anew.
-        self.update = jax.jit(functools.partial(self._update), static_argnames=("treedef", "apart"))
+        self.update = jax.jit(functools.partial(self._update), static_argnames=("treedef", "divided"))
 
     @property
     def holds(self) -> bool:
@@ -476,27 +464,22 @@ class Program:
             steered=self.solver.outer_optimizer is not None,
         )
 
-    def check_parts(self, parts: Sequence[tracing.Traced]) -> None:
-        """Refuse functions whose parts have operations in common, where that is not the same as the whole."""
-        first = parts[0]
-        if any(part.key != first.key for part in parts):
-            raise InputError("the parts of the batch lead to different graphs; Accumulated needs equal ones")
-        columns = zip(*(part.constants for part in parts), strict=True)
-        varying = tuple(any(c is not column[0] for c in column) for column in columns)
-        if varying in self._checked:
-            return
-        known = {i for i, varies in enumerate(varying) if varies}
+    def _check_parts(self, arrays: range) -> None:
+        """Refuse operations that parts of a batch have in common, where that is not the same as the whole.
+
+        Args:
+            arrays: which of the constants are those of the batch.
+        """
         found: set[int] = set()
         for node in self._graph.nodes:
             exprs = [wire.expr for wire in node.inputs]
-            if any(e.constant in known or e.node in found for e in layout.walk(*exprs)):
+            if any(e.constant in arrays or e.node in found for e in layout.walk(*exprs)):
                 found.add(node.index)
             elif not (node.is_parameter or self.solver.adds):
                 raise InputError(
                     f"{node.where()} does not depend on the batch, so its parts cannot share it: compute it"
                     " outside, or do without Accumulated"
                 )
-        self._checked.add(varying)
 
     def moved(self, leaves: list[Any], moves: dict[int, jax.Array]) -> list[Any]:
         """The parameters after the given displacements."""
@@ -506,63 +489,34 @@ class Program:
         ]
 
     def _update(
-        self,
-        leaves: list[Any],
-        constants: tuple[tuple[Any, ...], ...],
-        outer: Any,
-        treedef: Any,
-        apart: tuple[bool, ...] = (),
+        self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any, divided: bool = False
     ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
+        """One update. Where the batch is divided, its arrays have the parts along a first axis."""
+        own = len(constants) - (self._traced.given if divided else 0)
+        fixed, arrays = constants[:own], constants[own:]
+        if self.solver.parts > 1:
+            self._check_parts(range(own, len(constants)))
         aux: list[Any] = []
         if self._evaluates and (self._traced.aux is not None or self._traced.has_effects):
-            aux = self._traced.evaluate(leaves, constants[0])[self._traced.outputs :]
-        round_ = functools.partial(self._round, constants, treedef, apart)
+            part = (*fixed, *(x[0] for x in arrays))
+            aux = self._traced.evaluate(leaves, part)[self._traced.outputs :]
+
+        def round_(leaves: list[Any], outer: Any) -> tuple[list[Any], Any, Moved]:
+            found = self.solver.moves_on(lambda arrays: self.problem(leaves, (*fixed, *arrays)), arrays)
+            return *self.applied(leaves, found.moves, outer, treedef, found.loss), found
+
         if self.solver.rounds == 1:
-            *found, more = round_(leaves, outer)
-            return (*found, aux or more)
+            leaves, outer, found = round_(leaves, outer)
+            return leaves, outer, found.loss, found.neglected, aux or found.aux
 
         def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array]:
             leaves, outer, first = carry
-            leaves, outer, loss, *_ = round_(leaves, outer)
-            return leaves, outer, jnp.where(i == 0, loss, first)
+            leaves, outer, found = round_(leaves, outer)
+            return leaves, outer, jnp.where(i == 0, found.loss, first)
 
         zero = jnp.zeros((), self.partition.graph.dtype)
         # Methods of several rounds keep nothing from step to step, so there is nothing to neglect.
         return *jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}, aux
-
-    def _round(
-        self, constants: Sequence[Any], treedef: Any, apart: tuple[bool, ...], leaves: list[Any], outer: Any
-    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
-        aux: list[Any] = []
-        if apart:
-            moves, loss, neglected = self._in_groups(leaves, constants[0], apart)
-        elif len(constants) == 1:
-            problem = self.problem(leaves, constants[0])
-            moves, neglected = self.solver.moves(problem)
-            loss, aux = problem.returned
-        else:
-            parameters = [node.index for node in self.partition.graph.parameters]
-            stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *constants)
-            make = functools.partial(self.problem, leaves)
-            moves, loss, neglected = self.solver.moves_in_parts(make, stacks, parameters)
-        leaves, outer = self.applied(leaves, moves, outer, treedef, loss)
-        return leaves, outer, loss, neglected, aux
-
-    def _in_groups(
-        self, leaves: list[Any], constants: tuple[Any, ...], apart: tuple[bool, ...]
-    ) -> tuple[dict[int, jax.Array], jax.Array, dict[int, jax.Array]]:
-        """How far parameters move where groups of samples work apart; mean loss, and what is neglected."""
-        name = "groups"
-
-        @functools.partial(jax.vmap, axis_name=name, in_axes=[0 if own else None for own in apart])
-        def group(*constants: Any) -> tuple[dict[int, jax.Array], jax.Array, dict[int, jax.Array]]:
-            problem = self.problem(leaves, constants)
-            moves, neglected = self.solver.moves(problem, lambda move: jax.lax.pmean(move, name))
-            return moves, problem.loss, neglected
-
-        moves, losses, neglected = group(*constants)
-        worst = {v: jnp.max(x) for v, x in neglected.items()}
-        return {v: jnp.mean(move, 0) for v, move in moves.items()}, jnp.mean(losses), worst
 
     def applied(
         self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any, loss: jax.Array

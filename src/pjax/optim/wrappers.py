@@ -4,16 +4,18 @@ A wrapper is a method itself, so wrappers go around wrappers, and wherever a met
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from pjax.checks import check_whole
 from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim.solver import Solver, check_solver, check_transformation
+from pjax.optim.solver import Moved, Solver, check_solver, check_transformation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +110,9 @@ class Accumulated(Wrapper):
         check_whole("parts", self.parts)
         _check_divided(self)
 
+    def moves_on(self, make: Callable[[Any], Problem], arrays: Any) -> Moved:
+        return self.method.moves_in_parts(make, arrays) if self.parts > 1 else super().moves_on(make, arrays)
+
 
 @dataclasses.dataclass(frozen=True)
 class Groups(Wrapper):
@@ -140,11 +145,19 @@ class Groups(Wrapper):
                 f" exchange them in every step: sync_every must be 1, got {self.sync_every}"
             )
 
-    def moves(
-        self, problem: Problem, mean: Callable[[jax.Array], jax.Array] | None = None, every: int = 1
-    ) -> tuple[dict[int, jax.Array], dict[int, jax.Array]]:
-        del every  # there are no groups of groups
-        return self.method.moves(problem, mean, self.sync_every)
+    def moves_on(self, make: Callable[[Any], Problem], arrays: Any) -> Moved:
+        if self.groups == 1:
+            return super().moves_on(make, arrays)
+
+        @functools.partial(jax.vmap, axis_name="groups")
+        def group(arrays: Any) -> Any:
+            problem = make(arrays)
+            mean = functools.partial(jax.lax.pmean, axis_name="groups")
+            return *self.method.moves(problem, mean, self.sync_every), problem.loss
+
+        moves, neglected, losses = group(arrays)
+        moves = {v: jnp.mean(move, 0) for v, move in moves.items()}
+        return Moved(moves, {v: jnp.max(x) for v, x in neglected.items()}, jnp.mean(losses), [])
 
 
 def _check_divided(wrapper: Wrapper) -> None:

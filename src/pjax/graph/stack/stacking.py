@@ -143,7 +143,7 @@ def _single(graph: Graph) -> set[int]:
     On a GPU also those that exchange large arrays with them. There it takes longer to copy such arrays to a
     stack and back than it takes to start a kernel for each.
     """
-    single = {node.index for node in graph.nodes if not _can_be_stacked(node)}
+    single = {node.index for node in graph.nodes if node.rule is None or not node.rule.stackable}
     if not separate_arrays():
         return single
     rules = {node.index: node.rule for node in graph.nodes if node.rule is not None}
@@ -167,10 +167,6 @@ def _single(graph: Graph) -> set[int]:
     return single | near
 
 
-def _can_be_stacked(node: Node) -> bool:
-    return node.rule is not None and node.rule.stackable
-
-
 def _kind(node: Node, place: dict[int, int]) -> Any:
     inputs = tuple((wire.shape, wire.dtype, wire.constant) for wire in node.inputs)
     return (place[node.index], node.rule, node.shape, node.dtype, inputs)
@@ -180,12 +176,9 @@ def _by_shared_input(nodes: list[Node], signatures: Signatures) -> list[tuple[No
     """Divided by the input that most of them share with others, such as the weights of a layer."""
     if len(nodes) == 1:
         return [tuple(nodes)]
-    best, fewest = None, len(nodes)
-    for i in range(len(nodes[0].inputs)):
-        seen = [signatures(node.inputs[i].expr) for node in nodes]
-        if len(set(seen)) < fewest:
-            best, fewest = seen, len(set(seen))
-    if best is None:
+    seen = ([signatures(node.inputs[i].expr) for node in nodes] for i in range(len(nodes[0].inputs)))
+    best = min(seen, key=lambda column: len(set(column)))
+    if len(set(best)) == len(nodes):
         return [tuple(nodes)]
     parts: dict[int, list[Node]] = collections.defaultdict(list)
     for node, signature in zip(nodes, best, strict=True):

@@ -160,29 +160,20 @@ class _Chain:
     def _alike(self) -> tuple[int, int, dict[int, _Leaf]]:
         """The longest run of alike steps, from and to, and what they read; see `_leaves`."""
         best: tuple[int, int, dict[int, _Leaf]] = (0, 0, {})
-        start = min(self._steps)
-        while start in self._steps:
-            end = start + 1
-            while end in self._steps and self._same(end - 1, end):
-                end += 1
+        for _, run in itertools.groupby(sorted(self._steps), self._kind):
+            start, *others = run
+            end = start + 1 + len(others)
             if end - start > best[1] - best[0] and (leaves := self._leaves(start, end)) is not None:
                 best = (start, end, leaves)
-            start = end
         return best
 
-    def _same(self, step: int, following: int) -> bool:
-        one, other = self._steps[step], self._steps[following]
-        if [self._unit(v) for v in one] != [self._unit(v) for v in other]:
-            return False
-        if len({self._unit(v) for v in one}) != len(one):
-            return False
-        return all(
-            self._skeletons(a.expr)[0] == self._skeletons(b.expr)[0]
-            for v, w in zip(one, other, strict=True)
-            for a, b in zip(
-                self._graph.original.nodes[v].inputs, self._graph.original.nodes[w].inputs, strict=True
-            )
-        )
+    def _kind(self, step: int) -> Any:
+        """The same for steps that are alike."""
+        nodes = [self._graph.original.nodes[v] for v in self._steps[step]]
+        units = [self._unit(node.index) for node in nodes]
+        if len(set(units)) < len(units):
+            return step
+        return units, [[self._skeletons(wire.expr)[0] for wire in node.inputs] for node in nodes]
 
     def _leaves(self, start: int, end: int) -> dict[int, _Leaf] | None:
         """What stands for each leaf of the first step, by its identity; None where that varies."""
