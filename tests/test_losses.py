@@ -326,6 +326,6 @@ def test_a_loss_in_a_loop_stays_inside_of_it():
 
         return jax.lax.scan(step, jnp.zeros(()), (SPELT_X, Y))[0]
 
-    graph = read.build(read.read(loss, PARAMS), keep_loops=True)
+    graph = read.build(read.read(loss, PARAMS), sweeps=True)
     assert [node.op for node in graph.nodes if node.is_target] == ["minimise"]
     assert any(node.op == "scan" for node in graph.nodes)

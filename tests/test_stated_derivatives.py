@@ -200,7 +200,7 @@ def test_functions_of_jax_are_what_they_compute():
     def relu(p):
         return loss_of(jax.nn.relu(X @ p["w"]) + p["b"])
 
-    graph = read.build(read.read(relu, PARAMS), keep_loops=True)
+    graph = read.build(read.read(relu, PARAMS), sweeps=True)
     assert "sum_relu" in [node.op for node in graph.nodes]
 
 

@@ -126,10 +126,10 @@ def locate_nan(
     found = search.in_function(leaves)
     if found is not None:
         return found
-    if solver.keeps_state:
-        looks = search.in_steps(leaves)
-    else:
+    if solver.sweeps:
         looks = search.in_updates(leaves, (solver.init(params) if state is None else state).outer, treedef)
+    else:
+        looks = search.in_steps(leaves)
     found = next(filter(None, itertools.islice(looks, count)), None)
     return NotFinite(False, solver.name, count) if found is None else found
 

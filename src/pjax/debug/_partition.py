@@ -75,7 +75,7 @@ def explain_partition(fn: Callable[[Any], Any], params: Any, solver: Solver | No
     [('a', ['a', 'sum(a)', 'dot(a, b)'])]
     """
     solver = AlternatingProjections() if solver is None else solver
-    graph = tracing.build(tracing.read(fn, params), keep_loops=solver.keeps_loops)
+    graph = tracing.build(tracing.read(fn, params), sweeps=solver.sweeps)
     partition = solver.partition(graph)
     divided, number = partition.graph, {node.name: node.index for node in graph.nodes}
 

@@ -175,7 +175,7 @@ def violations(
     """
     count = solver.steps_per_update if steps is None else steps
     check_whole("steps", count)
-    if not solver.keeps_state:
+    if solver.sweeps:
         raise InputError(
             f"{type(solver).__name__} evaluates the network anew in every step, so nothing but its targets is"
             " ever violated: look at the loss that `update` returns, or measure another method"

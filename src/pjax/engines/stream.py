@@ -310,7 +310,7 @@ def _problem(
 
     parameters = [leaves[i] for i in real]
     traced = read.read(of_real, parameters)
-    graph: Graph = read.build(traced, keep_loops=True, losses=losses)
+    graph: Graph = read.build(traced, sweeps=True, losses=losses)
     problem = Problem(last_to_first(graph), traced.constants, parameters, sweeps=True)
 
     def give(found: list[jax.Array]) -> Any:

@@ -63,15 +63,15 @@ class Builder:
     """Collects nodes while it walks through a jaxpr.
 
     Args:
-        keep_loops: for soft sweeps: where possible, a scan becomes one node instead of as many steps, and a
-            function whose derivative users state becomes one, too.
+        sweeps: whether it is for soft sweeps: a scan is one node then, where that is possible, instead of as
+            many steps, and so is a function whose derivative users state.
         plain: equations of losses that are no targets.
         targets: whether it ends in losses, which may be spelt with other functions; otherwise in values of
             which something will be asked.
     """
 
-    def __init__(self, keep_loops: bool = False, plain: Set[int] = frozenset(), targets: bool = True) -> None:
-        self.keep_loops = keep_loops
+    def __init__(self, sweeps: bool = False, plain: Set[int] = frozenset(), targets: bool = True) -> None:
+        self.sweeps = sweeps
         self.targets = targets
         self.plain = plain
         self.nodes: list[Node] = []
@@ -213,7 +213,7 @@ class Builder:
     ) -> Sequence[Expr | None]:
         """The results of an equation; ``every`` one that is wanted, also those that are to move nothing."""
         name = eqn.primitive.name
-        if name in jaxprs.WRAPPERS and not (self.keep_loops and jaxprs.states_derivative(eqn)):
+        if name in jaxprs.WRAPPERS and not (self.sweeps and jaxprs.states_derivative(eqn)):
             with lines.inside(eqn):
                 beside = [b and not a for a, b in zip(wanted, every, strict=True)]
                 return self.inline(jaxprs.wrapped(eqn), args, wanted, beside)
@@ -465,7 +465,7 @@ class Builder:
 
     def _scan(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
         live = jaxprs.live_in_scan(eqn, wanted)
-        if self.keep_loops:
+        if self.sweeps:
             found = self._loop(eqn, args, live)
             if found is not None:
                 return found
@@ -517,7 +517,7 @@ class Builder:
         )
         inputs = [body.invars[i] for i in (*leaf, *known)]
         only = jex.Jaxpr(body.constvars, inputs, body.outvars, body.eqns, debug_info=body.debug_info)
-        builder = Builder(keep_loops=True, targets=False)
+        builder = Builder(sweeps=True, targets=False)
         leaves, outs = builder._outermost(only, [f"input_{i}" for i in leaf], live)
         if any(node.is_target for node in builder.nodes):
             return None

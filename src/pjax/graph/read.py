@@ -153,19 +153,19 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
     return found.with_arrays(arrays)
 
 
-def build(traced: Traced, *, keep_loops: bool = False, losses: bool = True, aux: bool = False) -> Graph:
+def build(traced: Traced, *, sweeps: bool = False, losses: bool = True, aux: bool = False) -> Graph:
     """Turn what was read into a graph.
 
     Args:
         traced: what was read.
-        keep_loops: whether a scan becomes one node, where that is possible, instead of as many steps.
+        sweeps: whether it is for soft sweeps, see `Builder`.
         losses: whether it ends in losses; otherwise in values of which something will be asked.
         aux: whether it also has what the function returns beside.
     """
     plain: set[int] = set()
     while True:
         try:
-            builder = Builder(keep_loops, plain, targets=losses)
+            builder = Builder(sweeps, plain, targets=losses)
             return builder.graph(traced.jaxpr, traced.names, traced.outputs, aux)
         except NoTargetError as found:
             plain |= found.equations

@@ -59,9 +59,7 @@ class ExtrapolatedProjections(Solver):
     """
 
     name: ClassVar[str] = "EP"
-    keeps_loops: ClassVar[bool] = True
-    adds: ClassVar[bool] = True
-    keeps_state: ClassVar[bool] = False
+    sweeps: ClassVar[bool] = True
 
     steps_per_update: int = 1
     check: bool = True

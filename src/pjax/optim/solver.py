@@ -77,12 +77,10 @@ class Solver(abc.ABC):
     """A projection method, or one with something around it. Frozen options; state is passed in and out."""
 
     name: ClassVar[str]
-    keeps_loops: ClassVar[bool] = False
-    """Whether a scan is one node, and a function whose derivative users state; else both are looked into."""
-    adds: ClassVar[bool] = False
-    """Whether what is asked of a node is the sum over its readers, so that parts may have nodes in common."""
-    keeps_state: ClassVar[bool] = True
-    """Whether something is carried from step to step; otherwise each evaluates the function anew."""
+    sweeps: ClassVar[bool] = False
+    """Whether it goes from the targets back to the parameters by soft sweeps, each on a new evaluation of the
+    function: what is asked of a node is the sum over its readers, a scan is one node, and so is a function
+    whose derivative users state. Other methods carry a state from step to step, and look into both."""
 
     # What methods without such an option do.
     consensus: ClassVar[str] = "paper"
@@ -420,8 +418,8 @@ class Program:
     def __init__(self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem) -> None:
         """``kind`` is the class of its problems, where something is to be seen of what happens in them."""
         # Effects happen once, and what is returned beside is that of the first round.
-        self._evaluates = traced.has_effects or not solver.adds or solver.rounds > 1
-        graph = tracing.build(traced, keep_loops=solver.keeps_loops, aux=not self._evaluates)
+        self._evaluates = traced.has_effects or not solver.sweeps or solver.rounds > 1
+        graph = tracing.build(traced, sweeps=solver.sweeps, aux=not self._evaluates)
         self.solver = solver
         partition = solver.partition(graph)
         sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None
@@ -460,7 +458,7 @@ class Program:
             balanced=self.solver.metric == "balanced",
             state_dtype=self.solver.state_dtype,
             stored=self.stored,
-            sweeps=self.solver.adds,
+            sweeps=self.solver.sweeps,
             steered=self.solver.outer_optimizer is not None,
         )
 
@@ -475,7 +473,7 @@ class Program:
             exprs = [wire.expr for wire in node.inputs]
             if any(e.constant in arrays or e.node in found for e in layout.walk(*exprs)):
                 found.add(node.index)
-            elif not (node.is_parameter or self.solver.adds):
+            elif not (node.is_parameter or self.solver.sweeps):
                 raise InputError(
                     f"{node.where()} does not depend on the batch, so its parts cannot share it: compute it"
                     " outside, or do without Accumulated"

@@ -171,17 +171,17 @@ def _whole(
     solver = program.solver
 
     def prepared(leaves: list[Any], constants: tuple[Any, ...]) -> Callable[[Any], Any]:
-        if solver.keeps_state:
-            return solver.iteration(program.problem(leaves, constants)).step
-        return lambda leaves: solver.moves(program.problem(leaves, constants))
+        if solver.sweeps:
+            return lambda leaves: solver.moves(program.problem(leaves, constants))
+        return solver.iteration(program.problem(leaves, constants)).step
 
     @jax.jit
     def begin(leaves: list[Any], constants: tuple[Any, ...]) -> Any:
-        return solver.iteration(program.problem(leaves, constants)).start() if solver.keeps_state else leaves
+        return leaves if solver.sweeps else solver.iteration(program.problem(leaves, constants)).start()
 
     ms, step = _measure(prepared, begin(leaves, constants), (leaves, constants), repeats)
     operations, moved = cost(step)
-    if solver.keeps_state:  # so the function is evaluated before the steps
+    if not solver.sweeps:  # so the function is evaluated before the steps
         forward = jax.jit(lambda ls, cs: program.problem(ls, cs).loss).lower(leaves, constants).compile()
         before = cost(forward)
         operations, moved = max(operations - before[0], 1.0), max(moved - before[1], 1.0)

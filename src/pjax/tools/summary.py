@@ -191,7 +191,7 @@ def _costs(
                 part = jax.jit(functools.partial(jax.core.eval_jaxpr, read.jaxpr))
                 shapes = jax.tree.map(_shape, (read.consts, *jax.tree.leaves(carry)))
                 operations[node.index], _ = cost(part.lower(*shapes))
-        if solver.keeps_state:
+        if not solver.sweeps:
             return solver.iteration(problem).start()
         # What is asked of each node, while the sweep passes.
         return {n.index: jnp.zeros(n.shape, problem.dtype) for n in nodes if not n.is_target}

@@ -87,6 +87,6 @@ def draw(fn: Any, params: Any = None, solver: Solver | None = None, *, fold: boo
     """
     solver = AlternatingProjections() if solver is None else solver
     function, _, traced = given(fn, params)
-    graph = tracing.build(traced, keep_loops=solver.keeps_loops)
+    graph = tracing.build(traced, sweeps=solver.sweeps)
     titles = constant_names(fn, function, traced.constants)
     return Drawing(DiagramMaker(traced, solver.partition(graph), titles, fold).made())
