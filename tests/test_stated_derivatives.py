@@ -196,6 +196,11 @@ def test_methods_that_project_look_inside():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), stated, plain)
 
 
+def test_the_node_has_the_name_of_the_function():
+    graph = read.build(read.read(FUNCTIONS["surrogate"], PARAMS), sweeps=True)
+    assert "spike" in [node.op for node in graph.nodes]
+
+
 def test_functions_of_jax_are_what_they_compute():
     def relu(p):
         return loss_of(jax.nn.relu(X @ p["w"]) + p["b"])

@@ -372,7 +372,7 @@ class Builder:
         """A function whose derivative users state: for soft sweeps that counts, whatever it computes."""
         order = sorted(range(len(args)), key=lambda i: not args[i].depends)
         inputs, moving = [args[i] for i in order], sum(a.depends for a in args)
-        label = str(eqn.params.get("name", eqn.primitive.name))
+        label, _ = jaxprs.source(eqn)
         key = (jaxprs.params_key(eqn), tuple(str(v.aval) for v in eqn.invars), tuple(order))
         line = lines.user_line(eqn)
 

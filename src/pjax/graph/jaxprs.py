@@ -53,8 +53,14 @@ def states_derivative(eqn: jex.JaxprEqn) -> bool:
     """
     if eqn.primitive.name not in ("custom_jvp_call", "custom_vjp_call"):
         return False
-    place = (opened(wrapped(eqn)).debug_info.func_src_info or "").rpartition(" at ")[2]
+    _, place = source(eqn)
     return place.startswith(_HANDED_ON) or not place.startswith((_LIBRARY, _OWN))
+
+
+def source(eqn: jex.JaxprEqn) -> tuple[str, str]:
+    """The name of the function that an equation wraps, and the place of its source."""
+    name, _, place = (opened(wrapped(eqn)).debug_info.func_src_info or "").rpartition(" at ")
+    return name or eqn.primitive.name, place
 
 
 def opened(inner: Any) -> jex.Jaxpr:
