@@ -1,6 +1,7 @@
 """Your own data, model and loop: what is read, what is refused, and that it trains."""
 
 import csv
+import dataclasses
 import itertools
 import json
 import random
@@ -130,6 +131,12 @@ class TestTables:
             ("a,b\n1,x\n2,\n3,y\n", {"target": "b"}, "line 3: the target 'b' is empty"),
             ("a;b\n1,5;x\n2,5;y\n", {"target": "b"}, "decimal commas"),
             ("a,b\n1,2\n", {"target": "b", "test": 1.5}, "share of the rows, between 0 and 1; got 1.5"),
+            ("a,b\n1,2\n" + "z" * 200_000 + ",3\n", {"target": "b"}, "line 3: field larger .* is a quote"),
+            ("a,b\n" + f"1,{'9' * 25}\n2,1\n" * 20, {"target": "b"}, "whole number of 25 digits"),
+            ("a,b\n" + "1e300,1\n2,2\n" * 20, {"target": "b"}, r"x holds numbers up to 1e\+300, too large"),
+            ("a,b\n" + "1,1e300\n2,2.5\n" * 20, {"target": "b"}, r"y holds numbers up to 1e\+300, too large"),
+            ("a,b\n" + "1e50,1\n2,2\n" * 20, {"target": "b", "standardise": False}, r"1e\+50, too large"),
+            ("a,b\n" + "1,x\n2,y\n" * 20, {"target": "b", "task": "regression"}, "texts such as 'x'"),
         ],
     )
     def test_what_is_refused(self, tmp_path: Path, text: str, options: dict, message: str) -> None:
@@ -170,11 +177,44 @@ class TestArrays:
             ({"x": X * np.nan, "y": np.arange(100)}, "finite numbers, row 0"),
             ({"x": X.astype(str), "y": np.arange(100)}, "expected numbers"),
             ({"x_train": X, "y_train": np.arange(100)}, "needs x_train, y_train, x_test and y_test"),
+            ({"x": X[:, :0], "y": np.arange(100)}, r"x has no columns, its shape is \(100, 0\)"),
+            ({"x": X * 1e300, "y": np.arange(100)}, "too large to compute with"),
         ],
     )
     def test_what_is_refused(self, arrays: dict, message: str) -> None:
         with pytest.raises(pjax.PjaxError, match=message):
             own_data.load(arrays)
+
+    def test_whole_numbers_that_do_not_fit_are_refused(self) -> None:
+        x = np.arange(60).reshape(20, 3) + 2**40
+        with pytest.raises(pjax.PjaxError, match=r"up to 1.1e\+12, too large"):
+            own_data.load((x, np.arange(20) % 2), standardise=False)
+
+    def test_numbers_of_any_width_are_kept_as_json(self) -> None:
+        form = own_data.load((self.X.astype(np.longdouble), np.arange(100) % 2)).form
+        json.dumps(dataclasses.asdict(form))
+
+    def test_names_of_classes_may_be_bytes(self) -> None:
+        found = own_data.load((self.X, np.array([b"iris", b"rose"])[np.arange(100) % 2]))
+        assert found.form.labels == ("iris", "rose")
+
+    @pytest.mark.parametrize("y", [np.arange(100)[:, None] % 2, np.eye(2, dtype=int)[np.arange(100) % 2]])
+    def test_classes_are_one_for_each_row(self, tmp_path: Path, y: np.ndarray) -> None:
+        with pytest.raises(pjax.PjaxError, match=r"one class for each row.* take y\.ravel\(\)"):
+            train(FAST, tmp_path / "refused", data=(self.X, y))
+        train(FAST, tmp_path / "run", data=(self.X, np.arange(100) % 2))
+        with pytest.raises(pjax.PjaxError, match=r"a class for each prediction, of shape \(100,\)"):
+            evaluate(tmp_path / "run", (self.X, y))
+
+    @pytest.mark.parametrize("content", ["objects", "nothing of NumPy"])
+    def test_what_could_be_code_is_never_read(self, tmp_path: Path, content: str) -> None:
+        file = tmp_path / "mine.npz"
+        if content == "objects":
+            np.savez(file, x=self.X, y=np.array([{}] * 100))
+        else:
+            file.write_text(content)
+        with pytest.raises(pjax.PjaxError, match=r"objects of Python, which are never read\)$"):
+            own_data.load(file)
 
 
 def linen_model(outputs):

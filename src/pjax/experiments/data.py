@@ -415,20 +415,27 @@ def _rows(name: str, arrays: dict[str, Array]) -> Dataset:
     split: dict[str, Any] = {f"{a}_test": arrays[f"{a}_test"] for a in "xy"}
     for part, rows in (("train", train), ("val", val)):
         split |= {f"{a}_{part}": arrays[f"{a}_train"][rows] for a in "xy"}
-    mean, deviation = moments(split["x_train"].reshape(-1, split["x_train"].shape[-1]))
+    mean, deviation = moments(split["x_train"].reshape(-1, split["x_train"].shape[-1]), name)
     shift, scale = mean.astype(np.float32), (1 / deviation).astype(np.float32)
     form = _FORMATS[name]
     return Dataset(name=name, kind=form.kind, classes=form.classes, shift=shift, scale=scale, **split)
 
 
-def moments(x: Array) -> tuple[Array, Array]:
+TOO_LARGE = "too large to compute with: divide them by a constant"
+
+
+def moments(x: Array, where: str = "x") -> tuple[Array, Array]:
     """Mean and standard deviation of each column, in blocks: a float64 copy of it all would be large.
 
     That of a column of one value is taken to be 1. Sums of bytes are exact.
     """
     blocks = [x[i : i + 100_000] for i in range(0, len(x), 100_000)]
-    mean = np.sum([block.sum(0, dtype=np.float64) for block in blocks], 0) / len(x)
-    variance = np.sum([np.square(block - mean).sum(0) for block in blocks], 0) / len(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.sum([block.sum(0, dtype=np.float64) for block in blocks], 0) / len(x)
+        squares = [np.square(block - mean).sum(0, dtype=np.float64) for block in blocks]
+        variance = np.sum(squares, 0) / len(x)
+    if not np.isfinite(variance).all():
+        raise DataError(f"{where} holds numbers up to {np.abs(x).max():.3g}, {TOO_LARGE}")
     return mean, np.sqrt(np.where(variance > 0, variance, 1))
 
 
@@ -514,6 +521,8 @@ def read_arrays(path: Path, most: float = math.inf) -> dict[str, Array]:
             return arrays
     except Exception as error:  # whatever zip and NumPy say of a file that is cut off, or something else
         reason, expected = str(error) or type(error).__name__, ".npy, .npz with arrays, or .txt in UTF-8"
+        if "pickle" in reason:  # which NumPy says of any file that is none of its own, with bad advice
+            reason = "it holds something else, or objects of Python, which are never read"
         raise DataError(f"{path} cannot be read: expected {expected} ({reason})") from error
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pjax.errors import InputError
+from pjax.errors import DataError, InputError
 from pjax.experiments.data import Dataset
 from pjax.experiments.loop import EVALUATED, Loop, explained
 from pjax.experiments.own_data import Form, read_more
@@ -45,6 +45,11 @@ def evaluate(
     for name, (x, y) in parts.items():
         outputs = _outputs(loop, params, x)
         if loop.dataset.classes:
+            if y.shape != outputs.shape[:-1]:
+                raise DataError(
+                    f"{name}: y must hold a class for each prediction, of shape {outputs.shape[:-1]}; got "
+                    f"{y.shape}"
+                )
             found[name] = round(100 * float(np.mean(outputs.argmax(-1) == y)), 6)
             continue
         errors = np.sum((outputs.astype(np.float64) - y) ** 2, axis=0)

@@ -105,6 +105,12 @@ class Loop:
             )
             shape = (2, *self.dataset.y_train.shape[1:]) if self.dataset.classes else (2,)
             return own_model.made(source, x, (*shape, outputs), config.model)
+        shape = self.dataset.y_train.shape
+        if len(shape) > 1 and self.dataset.kind != "text" and self.dataset.classes:
+            raise InputError(
+                f"{self.dataset.name}: y must hold one class for each row, in one dimension; got {shape} for "
+                "the rows to train on: take y.ravel(), or of rows with a single 1 y.argmax(1)"
+            )
         return models.make(
             config.model,
             self.method.inputs(self.shape, outputs),

@@ -22,7 +22,16 @@ import numpy as np
 
 from pjax.checks import check_name, some
 from pjax.errors import DataError, InputError
-from pjax.experiments.data import Array, Dataset, Kind, check_numbers, moments, permutation, read_arrays
+from pjax.experiments.data import (
+    TOO_LARGE,
+    Array,
+    Dataset,
+    Kind,
+    check_numbers,
+    moments,
+    permutation,
+    read_arrays,
+)
 
 SUFFIXES = (".csv", ".npz")
 GIVEN = "given"
@@ -91,12 +100,12 @@ class Form:
             raise DataError(f"{where}: expected inputs of shape ({wanted}), as the run has; got {x.shape}")
         if self.codes and (x.dtype.kind == "f" or x.min() < 0 or x.max() >= self.codes):
             raise DataError(f"{where}: characters must be codes from 0 to {self.codes - 1}")
-        return self._standard(x.reshape(len(x), *self.shape))
+        return self._standard(x.reshape(len(x), *self.shape), f"{where}: x")
 
-    def _standard(self, x: Array) -> Array:
+    def _standard(self, x: Array, where: str) -> Array:
         if self.shift:
             x = (x - np.array(self.shift)) / np.array(self.scale)
-        return x.astype(self.dtype)
+        return _narrowed(x, self.dtype, where)
 
     def targets(self, y: Any, where: object) -> Array:
         """Classes by number, or standardised numbers."""
@@ -105,7 +114,8 @@ class Form:
             y = check_numbers(y, f"{where}: y").reshape(len(y), -1)
             if y.shape[1] != self.outputs:
                 raise DataError(f"{where}: y must hold {self.outputs} numbers a row, got {y.shape[1]}")
-            return ((y - np.array(self.target_shift)) / np.array(self.target_scale)).astype(np.float32)
+            y = (y - np.array(self.target_shift)) / np.array(self.target_scale)
+            return _narrowed(y, "float32", f"{where}: y")
         y = _whole(y)
         if self.labels:
             places = {label: i for i, label in enumerate(self.labels)}
@@ -122,6 +132,15 @@ class Form:
     def numbers(self, outputs: Array) -> Array:
         """What outputs of the network say, as large as in the data."""
         return outputs * np.array(self.target_scale) + np.array(self.target_shift)
+
+
+def _narrowed(x: Array, dtype: str, where: str) -> Array:
+    """Numbers in fewer bits, which must be enough for them."""
+    with np.errstate(over="ignore"):
+        found = x.astype(dtype)
+    if not (np.isfinite(found) if found.dtype.kind == "f" else found == x).all():
+        raise DataError(f"{where} holds numbers up to {np.abs(x).max():.3g}, {TOO_LARGE}")
+    return found
 
 
 # --- From files, arrays and iterators ---
@@ -300,17 +319,17 @@ def _made(
     else:
         flat = check_numbers(y_train, f"{name}: y").reshape(len(y_train), -1)
         known["outputs"] = n = flat.shape[1]
-        moved = moments(flat) if targets else (np.zeros(n), np.ones(n))
+        moved = moments(flat, f"{name}: y") if targets else (np.zeros(n), np.ones(n))
         known["target_shift"], known["target_scale"] = (tuple(values.tolist()) for values in moved)
     if standardise:
-        shift, scale = moments(train.reshape(-1, train.shape[-1]))
+        shift, scale = moments(train.reshape(-1, train.shape[-1]), f"{name}: x")
         if form.columns:  # whether something is of a category is 0 or 1
             kinds = [categories is None for _, categories in form.columns for _ in categories or (0,)]
             shift, scale = np.where(kinds, shift, 0.0), np.where(kinds, scale, 1.0)
         known["shift"], known["scale"] = tuple(shift.tolist()), tuple(scale.tolist())
     known["dtype"] = "float32" if standardise or train.dtype.kind == "f" else "int32"
     form = dataclasses.replace(form, shape=tuple(train.shape[1:]), **known)
-    seen = {part: (form._standard(x), form.targets(y, name)) for part, (x, y) in pairs.items()}
+    seen = {part: (form._standard(x, f"{name}: x"), form.targets(y, name)) for part, (x, y) in pairs.items()}
     return _dataset(name, form, seen)
 
 
@@ -367,6 +386,8 @@ def _pair(name: str, arrays: Mapping[str, Array], end: str) -> tuple[Array, Arra
         x = x[..., None]
     if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
         raise DataError(f"{name}: {key} and {other} must have as many rows, got {x.shape} and {y.shape}")
+    if 0 in x.shape[1:]:
+        raise DataError(f"{name}: {key} has no columns, its shape is {x.shape}")
     return x, y
 
 
@@ -377,7 +398,7 @@ def _task(name: str, task: str | None, y: Array, most: int | None) -> str:
         return "regression" if many or y.dtype.kind == "f" else "classes"
     check_name("task", task, ("classes", "regression"))
     if task == "regression" and y.dtype.kind not in "biuf":
-        raise DataError(f"{name}: a regression needs numbers to predict, got texts such as {y[0]!r}")
+        raise DataError(f"{name}: a regression needs numbers to predict, got texts such as {str(y[0])!r}")
     return task
 
 
@@ -385,7 +406,7 @@ def _labels(name: str, y: Array) -> tuple[tuple[str, ...], int]:
     """Names of classes, where they have some, and how many there are."""
     y = _whole(y)
     if y.dtype.kind == "f":
-        raise DataError(f"{name}: classes must be whole numbers or texts, got {y[y != np.round(y)][0]}")
+        raise DataError(f"{name}: classes must be whole numbers or texts, got {y[~_is_whole(y)][0]}")
     values = np.unique(y)
     if len(values) < 2:
         raise DataError(f"{name}: there is one class only, {str(values[0])!r}: nothing can be learnt")
@@ -395,8 +416,15 @@ def _labels(name: str, y: Array) -> tuple[tuple[str, ...], int]:
 
 
 def _whole(y: Array) -> Array:
-    """Whole numbers as such, also where they are written as 1.0."""
-    return y.astype(np.int64) if y.dtype.kind == "f" and (y == np.round(y)).all() else y
+    """Whole numbers as such, also where they are written as 1.0, and texts, also where they are bytes."""
+    if y.dtype.kind == "S":
+        return np.char.decode(y, "utf-8", "replace")
+    return y.astype(np.int64) if y.dtype.kind == "f" and _is_whole(y).all() else y
+
+
+def _is_whole(y: Array) -> Array:
+    """Which floating-point numbers are whole, and told from their neighbours."""
+    return (y == np.round(y)) & (np.abs(y) < 2**53)
 
 
 # --- Tables ---
@@ -412,16 +440,16 @@ class _Table:
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}: is not a text in UTF-8 ({error})") from None
+            raise DataError(f"{path}: is not a text in UTF-8, save it as such ({error})") from None
         first = text.partition("\n")[0]
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
-        self.names = [name.strip() for name in next(reader, [])]
+        self.names = [name.strip() for name in next(self._rows(reader), [])]
         if not self.names or all(_is_number(name) for name in self.names):
             raise DataError(f"{path}: its first line must name the columns, got {first[:60]!r}")
         if double := [name for name in self.names if self.names.count(name) > 1]:
             raise DataError(f"{path}: two columns are called {double[0]!r}")
         rows, self.lines = [], []
-        for row in reader:
+        for row in self._rows(reader):
             if not row or row == [""]:
                 continue
             if len(row) != len(self.names):
@@ -432,6 +460,12 @@ class _Table:
         if not rows:
             raise DataError(f"{path}: has no rows below the names of its columns")
         self.texts = dict(zip(self.names, map(list, zip(*rows, strict=True)), strict=True))
+
+    def _rows(self, reader: Any) -> Iterator[list[str]]:
+        try:
+            yield from reader
+        except csv.Error as error:  # a text without end, which is one that a quote begins
+            raise DataError(f"{self.path}, line {reader.line_num}: {error}; is a quote not closed?") from None
 
     def encoded(
         self, target: str | None, ignore: Sequence[str], categorical: Sequence[str]
@@ -471,7 +505,16 @@ class _Table:
             line = self.lines[texts.index("")]
             raise DataError(f"{self.path}, line {line}: the target {name!r} is empty: leave out such lines")
         y = self._numbers(name) if self._is_numeric(name) else np.array(texts)
-        return y.astype(np.int64) if all(re.fullmatch(r"[+-]?\d+", text) for text in texts) else y
+        if not all(re.fullmatch(r"[+-]?\d+", text) for text in texts):
+            return y
+        try:
+            return np.array([int(text) for text in texts], np.int64)
+        except (OverflowError, ValueError):  # Python refuses to read thousands of digits
+            longest = max(texts, key=len)
+            raise DataError(
+                f"{self.path}: the target {name!r} has a whole number of {len(longest)} digits, at most 18 "
+                "are read: if it is the name of a class, write it with a letter, as n1234"
+            ) from None
 
     def _is_numeric(self, name: str) -> bool:
         """Whether most entries of a column are numbers."""
