@@ -340,6 +340,15 @@ def test_a_run_stopped_before_its_first_check_may_be_started_again(tmp_path: Pat
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["checkpoint-7.npz", "run.png", "data.json", "config.json"])
+def test_files_of_others_are_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"mine": 1}')
+    with pytest.raises(pjax.PjaxError, match=rf"{name}.* choose another folder"):
+        train(ADAM, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == '{"mine": 1}'
+
+
 TREE = {"params": {"a.b": np.arange(3.0), "c": np.zeros((2, 2), np.float32)}, "n": (np.int32(7),)}
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pjax.checks import some
 from pjax.errors import DataError, InputError
 from pjax.experiments import checkpoint, endings, results
 from pjax.experiments import config as configuration
@@ -255,19 +256,16 @@ def _prepare(
     return {"config": wanted.as_json(), "finished": finished, **paths}
 
 
+_WRITTEN = ("data.json", "metrics.jsonl", "results.jsonl", "metrics.csv", "run.png")
+"""What a run writes beside its settings and checkpoints."""
+
+
 def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, int]) -> tuple[Config, bool]:
     """What the run in a folder is, and whether it has ended."""
     file = folder / "config.json"
-    if not file.exists():
-        if config is None:
-            raise InputError(f"{folder}: there is no run to resume, no config.json is in it")
-        return config, False
-    if not resume:
-        files = (folder / "metrics.jsonl", folder / "results.jsonl")
-        begun = checkpoint.every(folder) or any(file.exists() and file.stat().st_size for file in files)
-        if config is None or begun:  # which another run in this folder would destroy
-            raise InputError(f"{folder}: there is a run already; resume it, or choose another folder")
-        return config, False
+    if not (resume and file.exists()):
+        _check_free(folder, config is None)
+        return config or Config(), False
     saved = configuration.read(file)
     if config is not None and (different := config.differences(saved)):
         lines = ", ".join(f"{name} is {b!r} there and {a!r} here" for name, (a, b) in different.items())
@@ -285,6 +283,28 @@ def _look(config: Config | None, folder: Path, resume: bool, limits: dict[str, i
             "nothing: begin a new run, with --init-from to go on from its parameters"
         )
     return wanted, run.finished and wanted == saved
+
+
+def _check_free(folder: Path, left_out: bool) -> None:
+    """Refuse to begin a run where it would write over another, or over files that are of no run."""
+    file = folder / "config.json"
+    if left_out and not file.exists():
+        raise InputError(f"{folder}: there is no run to resume, no config.json is in it")
+    there = [path.name for path in checkpoint.every(folder)]
+    there += [name for name in _WRITTEN if (path := folder / name).exists() and path.stat().st_size]
+    if file.exists():
+        try:
+            configuration.read(file)
+        except InputError as error:
+            raise InputError(
+                f"{folder}: its config.json is of no run; choose another folder ({error})"
+            ) from None
+        if left_out or there not in ([], ["data.json"]):  # else it was stopped before its first check
+            raise InputError(f"{folder}: there is a run already; resume it, or choose another folder")
+    elif there:
+        raise InputError(
+            f"{folder}: a run would write over {some(there)}, which is there: choose another folder"
+        )
 
 
 @contextlib.contextmanager
@@ -364,9 +384,9 @@ class _Trainer:
             "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
             | {"python": platform.python_version()},
         }
+        results.write_object(self.folder / "config.json", self.config.as_json() | about)
         if (form := self.loop.dataset.form) is not None:
             results.write_object(self.folder / "data.json", dataclasses.asdict(form))
-        results.write_object(self.folder / "config.json", self.config.as_json() | about)
         results.write_lines(self.folder / "metrics.jsonl", [])
 
     def restore(self, path: Path) -> None:
