@@ -7,9 +7,11 @@ of something else.
 
 import importlib.util
 import inspect
+import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
@@ -38,17 +40,22 @@ app.add_typer(data_app, name="data")
 def main() -> None:
     """Run the command line."""
     signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGTERM, _leave)
     if hasattr(signal, "pthread_sigmask"):  # whoever started this may have held interrupts back until now
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not know every letter that is printed
+        sys.stdout.reconfigure(errors="replace")
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         app(prog_name="pjax")
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and the exit code shall say how it went
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _leave(*_: object) -> None:
+def _leave(number: int, _: object) -> None:
     os.write(2, b"\ninterrupted\n")
-    os._exit(130)
+    os._exit(128 + number)
 
 
 # --- How commands are declared ---
@@ -201,7 +208,7 @@ def data_get(names: list[str] = Argument(help=f"Of {', '.join(DATA)}.")) -> None
 def train(
     context: typer.Context,
     seed: int = Option(0, help="Decides initial values and the order of the data."),
-    seeds: int = Option(1, min=1, help="How many seeds, from --seed on."),
+    seeds: int = Option(1, min=1, max=10_000, help="How many seeds, from --seed on."),
     together: Together = None,
     folder: Path | None = Option(None, help="Of the run; by default a new one in runs/."),
     resume: Path | None = Option(None, help="Go on with the run in this folder."),
@@ -268,7 +275,7 @@ def compare(
     quick: bool = Option(False, help="A small version: minutes on two cores."),
     only_methods: str | None = Option(None, "--methods", help="Some of the methods, as in dr,ap,adam."),
     architectures: str | None = Option(None, help="Some of the architectures, as in 1x128,4x128+skip."),
-    seeds: int | None = Option(None, help="How many seeds."),
+    seeds: int | None = Option(None, max=10_000, help="How many seeds."),
     max_steps: int | None = Option(None, help="Stop each run after so many steps."),
     batch_size: int | None = Option(None, help="Samples in a batch."),
     init_scale: float | None = Option(None, help="Variance of initial weights times their inputs."),

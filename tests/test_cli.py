@@ -29,6 +29,7 @@ from pjax.experiments.config import Config
 from pjax.experiments.evaluate import predict
 from pjax.experiments.results import read_run
 from pjax.experiments.train import Progress, train
+from pjax.tools.files import write_atomically
 from pjax_command import app
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -63,6 +64,13 @@ def test_help(command: str) -> None:
         ("train --method dr --learning-rate 0.1", "it takes steps_per_batch, loss_scale, consensus"),
         ("train --method dr:foo=1", "an option of dr must be one of groups, precision"),
         ("train --method dr:edges=some", "edges must be one of 'implicit', 'explicit', got 'some'"),
+        ("train --method ep:steps=1:steps=2", "ep:steps=1:steps=2: steps is given twice"),
+        ("train --seeds 100000000", "less than or equal to 10000"),
+        ("train --schedule linear --decay-steps 0", "decay_steps must be at least 1, got 0"),
+        ("train --data a.csv --target b --validation nan", "validation must be a share of the rows"),
+        ("train --model :make", "written as package.module:make, got ':make'"),
+        ("train --model ../networks:make", "written as package.module:make"),
+        ("graph --data mine.csv", "for your own: pjax.draw"),
         ("train --consensus exact", "consensus does not apply to the method ep"),
         ("train --check-every 0", "check_every must be at least 1, got 0"),
         ("train --data mnist", "pjax data get mnist"),
@@ -123,6 +131,54 @@ def test_the_bar_can_be_read(name: str, width: int, monkeypatch: pytest.MonkeyPa
         assert word in last
     assert re.search(r"\d+:\d\d left", last)
     assert ("test 94.2 %" in last) or (name and width == 80)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def make(:", "fails: SyntaxError: invalid syntax (broken.py, line 1)"),
+        ("import nosuchpackage", "fails in broken.py, line 1: ModuleNotFoundError: No module named 'nosuch"),
+        ("def make():\n    return 1 / 0", "fails in broken.py, line 2: ZeroDivisionError: division by zero"),
+        (
+            "def make():\n    return lambda key: {'w': key * 1.0}, lambda p, x:\\\n        x @ p['v']",
+            "fails in broken.py, line",
+        ),
+    ],
+)
+def test_a_model_that_fails_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    assert message in run("train", "--model", "broken:make", code=2)
+
+
+def test_what_is_damaged_is_told_in_a_line(tmp_path: Path) -> None:
+    """With a warning where there is an older checkpoint, an error where there is none."""
+    folder = tmp_path / "run"
+    train(Config(max_steps=40, check_every=20, widths=(8,), batch_size=64), folder)
+    (folder / "checkpoint-40.npz").write_bytes(b"cut off")
+    words = [sys.executable, "-m", "pjax_command", "eval", str(folder)]
+    found = subprocess.run(words, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert re.fullmatch(r"warning: \S+-40.npz: not a checkpoint.* from checkpoint-20.npz\n", found.stderr)
+    (folder / "checkpoint-20.npz").unlink()
+    assert "None is whole: begin a new run" in run("eval", folder, code=2)
+    (folder / "config.json").write_text('{"data": null}')
+    assert f"{folder}/config.json: data must be a str" in run("eval", folder, code=2)
+    (folder / "config.json").write_text("{")
+    assert "config.json: not JSON" in run("train", "--resume", folder, code=2)
+
+
+def test_a_terminal_need_not_know_all_letters(tmp_path: Path) -> None:
+    train(Config(max_steps=20, check_every=20, widths=(8,), batch_size=64), tmp_path / "größe")
+    words = [sys.executable, "-m", "pjax_command", "list", str(tmp_path)]
+    plain = os.environ | {"PYTHONIOENCODING": "ascii"}
+    found = subprocess.run(words, env=plain, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "gr??e" in "".join(found.stdout.split())
 
 
 def test_as_a_program() -> None:
@@ -484,6 +540,17 @@ def test_an_interrupt_ends_it_at_once_and_says_how_to_go_on(tmp_path: Path) -> N
     assert not any((folder / ".lock").exists() for folder in folders)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody is sent this signal there")
+def test_a_termination_ends_it_like_an_interrupt() -> None:
+    program = (
+        "import os, signal, threading; from pjax.experiments import endings; endings.listen()\n"
+        "with endings.saying(lambda: 'go on so'), endings.cleaning(lambda: print('cleaned')):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait(60)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (143, "cleaned\n", "\ninterrupted; go on so\n")
+
+
 def test_two_at_once(tmp_path: Path) -> None:
     """The second into the same folder is refused, and a run that was killed keeps nobody out."""
     folder = tmp_path / "run"
@@ -522,6 +589,12 @@ class TestDisk:
             said = ending_run("train", "--folder", folder, code=2)
             assert re.fullmatch(r"error: \S+file\S*: (File exists|Not a directory)\. What .* kept", said)
         assert (tmp_path / "file").read_text() == "mine"
+
+    def test_a_folder_in_place_of_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "out.csv").mkdir()
+        with pytest.raises(IsADirectoryError) as caught:
+            write_atomically(tmp_path / "out.csv", b"mine")
+        assert caught.value.filename == str(tmp_path / "out.csv")
 
     @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder where nobody may write")
     def test_a_folder_that_cannot_be_written(self) -> None:

@@ -54,7 +54,7 @@ def last(folder: Path) -> Path | None:
             warnings.warn(f"{'; '.join(map(str, problems))}. Going on from {path.name}", stacklevel=2)
         return path
     if problems:
-        raise problems[0]
+        raise DamagedError(f"{'; '.join(map(str, problems))}. None is whole: begin a new run")
     return None
 
 

@@ -381,8 +381,18 @@ def pack(*, folder: Path) -> None:
 # --- Networks ---
 
 
+def _shown(settings: dict[str, Any]) -> Config:
+    """The configuration of a network that is looked at."""
+    if settings["data"].endswith(".csv"):
+        raise InputError(
+            f"{settings['data']}: this is for data that have a name; for your own: pjax.draw, pjax.summary, "
+            "pjax.profile"
+        )
+    return _config(**settings)
+
+
 def graph(*, fold: bool, out: list[Path] | None, **settings: Any) -> None:
-    drawing = pjax.draw(*example(_config(**settings)), fold=fold)
+    drawing = pjax.draw(*example(_shown(settings)), fold=fold)
     for path in out or ():
         _say(drawing.save(path))
     if not out:
@@ -390,12 +400,12 @@ def graph(*, fold: bool, out: list[Path] | None, **settings: Any) -> None:
 
 
 def summary(*, markdown: bool, **settings: Any) -> None:
-    found = pjax.summary(*example(_config(**settings)))
+    found = pjax.summary(*example(_shown(settings)))
     typer.echo(found.markdown if markdown else str(found))
 
 
 def profile(**settings: Any) -> None:
-    loop = Loop(_config(**settings))
+    loop = Loop(_shown(settings))
     if not isinstance(loop.method, learners.Projections):
         raise InputError(f"only projection methods can be profiled, got {settings['method']}")
     params = loop.model.init(jax.random.key(0))

@@ -32,12 +32,15 @@ _COLUMNS = ("target", "ignore", "categorical")
 """Settings of files .csv."""
 _CHECKS = 40
 """How many checks a run has, where nothing is said."""
-_COUNTS = ("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length", "evaluated")
+_COUNTS = (
+    *("batch_size", "steps_per_batch", "max_steps", "check_every", "sequence_length", "evaluated"),
+    "decay_steps",
+)
 _RANGES: dict[str, tuple[float, str]] = (
     dict.fromkeys(_COUNTS, (1, "at least 1"))
     | {"patience": (0, "at least 0")}
     | dict.fromkeys(("loss_scale", "init_scale", "learning_rate"), (math.ulp(0.0), "a positive number"))
-    | dict.fromkeys(("warmup", "decay_steps", "weight_decay", "clip"), (0, "a number from 0"))
+    | dict.fromkeys(("warmup", "weight_decay", "clip"), (0, "a number from 0"))
 )
 """The least value of settings, and how it is called."""
 
@@ -136,6 +139,8 @@ class Config:
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:
                 raise InputError(f"{name} must be {words}, got {value!r}")
+        for name in ("validation", "test"):
+            own_data.check_share(name, getattr(self, name))
         self._check_applies()
         self._fill()
         own = own_model.is_own(self.model)
@@ -313,7 +318,10 @@ class Config:
             left_out.add("sequence_length")
         for name in values:
             check_name(f"{where}: a setting", name, [*known, *left_out])
-        return cls(**{name: value for name, value in values.items() if name not in left_out})
+        try:
+            return cls(**{name: value for name, value in values.items() if name not in left_out})
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
 
     def differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
         """The settings in which two runs differ, with both values.

@@ -26,6 +26,8 @@ DIVERGED = 4
 """The exit code of a run whose loss was not finite."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What ends a process with its last words: Ctrl-C, and what `kill` and schedulers of jobs send."""
 
 
 def words(error: BaseException) -> str | None:
@@ -84,7 +86,8 @@ def listen() -> None:
     if sys.platform != "win32":
         os.set_blocking(mouth, False)
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-    signal.signal(signal.SIGINT, lambda *_: None)  # one of Python's own, so that it writes into the pipe
+    for number in SIGNALS:  # to functions of Python, so that it writes into the pipe
+        signal.signal(number, lambda *_: None)
     threading.Thread(target=_hear, args=(ear,), daemon=True).start()
 
 
@@ -97,8 +100,8 @@ def leave(code: int, message: str = "") -> NoReturn:
     os._exit(code)
 
 
-def interrupted() -> NoReturn:
-    """Clean up, say goodbye, and end."""
+def interrupted(number: int) -> NoReturn:
+    """Clean up, say goodbye, and end, after a signal."""
     message = "\ninterrupted"
     with contextlib.suppress(Exception):
         if advice := _goodbye[-1]() if _goodbye else "":
@@ -107,10 +110,10 @@ def interrupted() -> NoReturn:
         with contextlib.suppress(Exception):
             clean()
     show = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides the cursor
-    leave(INTERRUPTED, f"{show}{message}\n")
+    leave(128 + number, f"{show}{message}\n")
 
 
 def _hear(ear: int) -> None:
-    while os.read(ear, 1)[0] != signal.SIGINT:
+    while (number := os.read(ear, 1)[0]) not in SIGNALS:
         pass
-    interrupted()
+    interrupted(number)

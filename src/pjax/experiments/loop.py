@@ -98,13 +98,14 @@ class Loop:
         if own_model.is_own(config.model):
             if source is None and config.model == own_data.GIVEN:
                 raise InputError("the run's model was given from Python: give it again, as model=…")
-            if source is None:
-                source = own_model.find(config.model)
             x = jax.eval_shape(
                 self.see, jax.ShapeDtypeStruct((2, *self.dataset.input_shape), self.dataset.x_train.dtype)
             )
             shape = (2, *self.dataset.y_train.shape[1:]) if self.dataset.classes else (2,)
-            return own_model.made(source, x, (*shape, outputs), config.model)
+            if source is not None:
+                return own_model.made(source, x, (*shape, outputs), config.model)
+            with own_model.explained(config.model):
+                return own_model.made(own_model.find(config.model), x, (*shape, outputs), config.model)
         shape = self.dataset.y_train.shape
         if len(shape) > 1 and self.dataset.kind != "text" and self.dataset.classes:
             raise InputError(

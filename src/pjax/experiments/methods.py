@@ -80,6 +80,8 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
         if not (allowed := OPTIONS.get(base)):
             raise InputError(f"the method {base} has no options, got {part!r}")
         check_name(f"an option of {base}", key, allowed)
+        if key in chosen:
+            raise InputError(f"{name}: {key} is given twice")
         try:
             chosen[key] = _NUMBERS.get(key, str)(value)
         except ValueError:

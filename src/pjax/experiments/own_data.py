@@ -342,14 +342,19 @@ def _dataset(name: str, form: Form, pairs: Mapping[str, tuple[Array, Array]]) ->
     return Dataset(name=name, kind=kind, classes=classes, form=form, **rows)
 
 
+def check_share(setting: str, share: float | None) -> None:
+    """Refuse what is no share of the rows, if it is given."""
+    if share is not None and not 0 < share < 1:
+        raise InputError(f"{setting} must be a share of the rows, between 0 and 1; got {share}")
+
+
 def _split(
     name: str, arrays: Mapping[str, Array], validation: float, test: float | None
 ) -> dict[str, tuple[Array, Array]]:
     """Inputs and targets of all three parts."""
     tested = TEST if test is None else test
-    for setting, share in (("validation", validation), ("test", tested)):
-        if not 0 < share < 1:
-            raise InputError(f"{setting} must be a share of the rows, between 0 and 1; got {share}")
+    check_share("validation", validation)
+    check_share("test", test)
     there = [part for part in _PARTS if f"x_{part}" in arrays]
     if not there and "x" not in arrays:
         expected = "x and y, or x_train, y_train, x_test and y_test"

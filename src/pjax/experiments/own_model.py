@@ -10,12 +10,15 @@ A network is given a batch, of shape ``(samples, *inputs)``, and gives ``(sample
 is given one input after the other, as is usual there.
 """
 
+import contextlib
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +26,7 @@ import jax.numpy as jnp
 
 from pjax import nn
 from pjax.checks import some
-from pjax.errors import InputError
+from pjax.errors import InputError, PjaxError
 from pjax.experiments.own_data import GIVEN
 
 _ARGUMENTS = ("inputs", "outputs", "key")
@@ -48,6 +51,23 @@ class Model:
     """Outputs, from parameters and a batch of inputs."""
 
 
+@contextlib.contextmanager
+def explained(name: str) -> Iterator[None]:
+    """A block that runs code of a model that has a name, which is told with the line where it fails."""
+    try:
+        yield
+    except PjaxError:
+        raise
+    except Exception as error:
+        where = ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if (file := Path(frame.filename)).is_relative_to(Path.cwd()):
+                file = file.relative_to(Path.cwd())
+                if not {"site-packages", "pjax"} & {*file.parts}:
+                    where = f" in {file}, line {frame.lineno}"
+        raise InputError(f"model {name} fails{where}: {type(error).__name__}: {error}") from error
+
+
 def find(name: str) -> Any:
     """What a name ``package.module:make`` stands for; modules of the current folder are found, too.
 
@@ -56,6 +76,8 @@ def find(name: str) -> Any:
     """
     module, _, attribute = name.removesuffix("()").partition(":")
     module = module.removesuffix(".py").replace("/", ".")
+    if not all(part.isidentifier() for part in [*module.split("."), attribute]):
+        raise InputError(f"a model of your own is written as package.module:make, got {name!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

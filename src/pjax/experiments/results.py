@@ -327,7 +327,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected the folder of a run") from None
     except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); delete the folder and run it again") from None
+        raise InputError(f"{path}: not JSON ({error}); put a whole one there, or begin a new run") from None
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected a JSON object, got {type(found).__name__}")
     return found

@@ -30,7 +30,8 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not say which file it has no room for
+        if error.filename in (None, str(temporary)):  # a full disk does not say which file it has no room for
+            error.filename = str(path)
         raise
     finally:
         with contextlib.suppress(OSError):
