@@ -27,7 +27,8 @@ from pjax.experiments import data as datasets
 from pjax.experiments.checkpoint import last
 from pjax.experiments.config import Config
 from pjax.experiments.evaluate import predict
-from pjax.experiments.results import read_run
+from pjax.experiments.report import report
+from pjax.experiments.results import read_run, read_runs
 from pjax.experiments.train import Progress, train
 from pjax.tools.files import write_atomically
 from pjax_command import app
@@ -170,6 +171,21 @@ def test_what_is_damaged_is_told_in_a_line(tmp_path: Path) -> None:
     assert f"{folder}/config.json: data must be a str" in run("eval", folder, code=2)
     (folder / "config.json").write_text("{")
     assert "config.json: not JSON" in run("train", "--resume", folder, code=2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are texts elsewhere")
+def test_names_of_files_may_be_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text in UTF-8, and what would be markup."""
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"[b] \xff $.csv")
+    Path(name).write_text("a,kind\n" + "1,x\n2,y\n" * 50)
+    small = ["--max-steps", "20", "--widths", "1x8", "--json"]
+    json.loads(run("train", "--data", name, "--target", "kind", *small))
+    assert Path("runs", os.fsdecode(b"[b] \xff $-mlp-1x8-ep"), "run.png").is_file()
+    report("runs")
+    monkeypatch.setattr(cli, "console", Console(file=(printed := io.StringIO()), width=200))
+    cli._print_results(list(read_runs("runs")))
+    assert "[b]" in printed.getvalue()
 
 
 def test_a_terminal_need_not_know_all_letters(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def _print_results(runs: list[Run]) -> None:
         label = methods.label(run.method)
         for r in run.results:
             table.add_row(
-                f"{run.name} {label}, seed {r.seed}",
+                escape(f"{run.name} {label}, seed {r.seed}"),
                 f"{r.test:.2f}",
                 f"{r.train:.2f}",
                 f"{r.steps:,}",

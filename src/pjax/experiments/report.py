@@ -40,7 +40,7 @@ def report(
             made = save(draw(started), out / "figures" / name, plots)
             files += made
             links.setdefault(table, []).append(min(made).relative_to(out))  # a PNG, if there is one
-    text = write_atomically(out / "report.md", markdown(tables, links).encode())
+    text = write_atomically(out / "report.md", markdown(tables, links).encode(errors="replace"))
     return (text, *files)
 
 

@@ -136,6 +136,11 @@ def save(figure: Any, path: str | Path, formats: Sequence[str] = FORMATS) -> tup
 @styled
 def _rendered(figure: Any, name: str) -> bytes:
     buffer, smaller = io.BytesIO(), io.BytesIO()
+    for text in figure.findobj(
+        module("matplotlib.text").Text
+    ):  # a file's name may be of bytes that are no text
+        if (known := text.get_text().encode("utf-8", "replace").decode()) != text.get_text():
+            text.set_text(known)
     # Neither the date nor the version of matplotlib: what did not change is the same file.
     metadata = {"Date": None} if name == "svg" else {"Software": None}
     # Larger than the figure where something would be cut off.
