@@ -21,6 +21,7 @@ from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import read_lines
 from pjax.experiments.train import Progress, load_params, train
+from pjax.tools import trees
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -229,6 +230,25 @@ class TestErrors:
         path.write_bytes(path.read_bytes()[:-100])
         with pytest.raises(pjax.PjaxError, match=r"checkpoint-20\.npz: not a checkpoint, or cut off"):
             train(None, tmp_path / "run", resume=True)
+
+    @pytest.mark.parametrize(
+        ("note", "message"),
+        [
+            ([], "expected a JSON object"),
+            ({}, "'config' is missing"),
+            ({"batch": "x"}, "'batch' must be a whole"),
+        ],
+    )
+    def test_a_checkpoint_of_something_else_is_named(
+        self, tmp_path: Path, note: object, message: str
+    ) -> None:
+        train(ADAM, tmp_path)
+        path = checkpoint.last(tmp_path)
+        assert path is not None
+        arrays, own = trees.read(path)
+        trees.write(path, arrays, own | note if note else note)
+        with pytest.raises(pjax.PjaxError, match=rf"checkpoint-\d+\.npz: {message}"):
+            train(None, tmp_path, resume=True, max_steps=2 * ADAM.max_steps)
 
 
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -333,6 +333,16 @@ def _expected(loop: Loop) -> dict[str, Any]:
     return {"state": loop.shapes, "best": loop.params(loop.shapes)}
 
 
+@dataclasses.dataclass(frozen=True)
+class _Note:
+    """What a checkpoint holds beside arrays."""
+
+    config: dict  # type: ignore[type-arg]
+    batch: int
+    checks: tuple  # type: ignore[type-arg]
+    ms_per_step: float
+
+
 @dataclasses.dataclass
 class _Trainer:
     """A run under way."""
@@ -392,16 +402,17 @@ class _Trainer:
     def restore(self, path: Path) -> None:
         def load() -> tuple[Any, dict[str, Any]]:
             tree, note = checkpoint.load(path, _expected(self.loop))
-            saved = Config.from_json(note["config"], str(path))
+            saved = Config.from_json(results.parsed(_Note, str(path), note).config, str(path))
             if different := saved.differences(self.config).keys() - {"max_steps", "patience"}:
                 raise InputError(f"{path}: written with another {', '.join(different)}")
             return tree, note
 
-        tree, note = self.devices.read(load, _expected(self.loop))
+        tree, found = self.devices.read(load, _expected(self.loop))
+        note = results.parsed(_Note, str(path), found)
         self.state, self.best = tree["state"], tree["best"]
-        self.batch, self.ms_per_step = note["batch"], note["ms_per_step"]
-        self.checks = [results.parsed(Check, f"{path}: a check", check) for check in note["checks"]]
-        if Config.from_json(note["config"]) != self.config:
+        self.batch, self.ms_per_step = note.batch, note.ms_per_step
+        self.checks = [results.parsed(Check, f"{path}: a check", check) for check in note.checks]
+        if Config.from_json(note.config) != self.config:
             self._extend()
         # All checks that count: a run that was killed may have written one that will be made again.
         results.write_lines(self.folder / "metrics.jsonl", map(as_json, self.checks))
@@ -422,13 +433,9 @@ class _Trainer:
         tree = self.devices.gathered({"state": self.state, "best": self.best})
         if not self.devices.first:
             return
-        note = {
-            "config": self.config.as_json(),
-            "batch": self.batch,
-            "checks": [as_json(check) for check in self.checks],
-            "ms_per_step": self.ms_per_step,
-        }
-        checkpoint.save(checkpoint.path(self.folder, self.batch), tree, note)
+        checks = tuple(as_json(check) for check in self.checks)
+        note = _Note(self.config.as_json(), self.batch, checks, self.ms_per_step)
+        checkpoint.save(checkpoint.path(self.folder, self.batch), tree, vars(note))
 
     # --- Running ---
 
