@@ -117,14 +117,14 @@ def watch(command: list[str], resume: str) -> int:
         )
     assert child.stderr is not None
 
-    def pass_on(number: int, _: object) -> None:
+    def interrupt(*_: object) -> None:
         if sys.platform != "win32":  # where a console tells all of its processes
-            child.send_signal(number)
+            child.send_signal(signal.SIGINT)  # JAX keeps SIGTERM from processes that it connects
 
     # The child has something to say. From a terminal it hears of it twice, which is once.
     signal.set_wakeup_fd(-1)
     for number in endings.SIGNALS:
-        signal.signal(number, pass_on)
+        signal.signal(number, interrupt)
     said: list[str] = []
     for line in child.stderr:
         if said or _FATAL in line:
