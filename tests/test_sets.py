@@ -179,6 +179,19 @@ def test_lengths_do_not_overflow():
     np.testing.assert_allclose(sets.Sphere(5.0).project(tiny), [3.0, 4.0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("into", [sets.Ball(5.0), sets.Sphere(5.0)])
+def test_lengths_of_the_largest_numbers(into):
+    x = jnp.array([[1.5e38, 2e38], [-3e38, 0.0], [1e38, 1e-38]], jnp.float32)
+    expected = [[3.0, 4.0], [-5.0, 0.0], [5.0, 0.0]]
+    for project in (into.project, jax.jit(into.project)):
+        np.testing.assert_allclose(project(x), expected, rtol=1e-6)
+
+
+def test_bounds_of_whole_numbers_may_be_large():
+    x = jnp.array([-5.0, 1.4, 3e30], jnp.float32)
+    np.testing.assert_allclose(sets.Integers(0, 2**40).project(x), [0.0, 1.0, 2.0**40])
+
+
 def test_the_simplex_far_away():
     x = jnp.array([1e9, 1e9 - 64.0, -1e30], jnp.float32)
     np.testing.assert_array_equal(sets.Simplex().project(x), [1.0, 0.0, 0.0])

@@ -1,5 +1,7 @@
 """`pjax.solve`: fields, status, stopping, recording, and life inside jit and vmap."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,6 +105,36 @@ def test_choices_are_made_anew_until_they_stay(solver):
     assert not bool(pjax.solve(fn, start, solver, max_steps=3).converged)
 
 
+@pytest.mark.parametrize("method", [AP, DR, optim.CyclicProjections()], ids=["AP", "DR", "CP"])
+def test_what_no_parameter_moves_must_hold_as_well(method):
+    def fn(x, known, frozen):
+        told = pjax.squared_error(known, jnp.ones(2)), pjax.constrain(known, pjax.sets.Box(0.0, 1.0))
+        return pjax.squared_error(x, jnp.full(2, 5.0)), *told, pjax.squared_error(frozen(x), jnp.ones(2))
+
+    def solve(known, frozen):
+        wanted = functools.partial(fn, known=jnp.full(2, known), frozen=frozen)
+        return pjax.solve(wanted, jnp.zeros(2), method, tolerance=1e-5)
+
+    positive, large = (lambda x, at=at: (x > at).astype(float) for at in (1.0, 9.0))
+    assert solve(1.0, positive).converged
+    assert solve(1.0, lambda x: jax.lax.stop_gradient(x) / 5).converged
+    for wrong in (solve(3.0, positive), solve(1.0, large)):
+        assert wrong.status == pjax.Status.MAX_STEPS
+        assert int(wrong.steps) < 1000
+        assert wrong.violations[int(wrong.steps) - 1] > 0.1
+        np.testing.assert_allclose(wrong.params, 5.0, atol=1e-3)
+
+
+def test_what_a_branch_asks_that_is_not_taken_need_not_hold():
+    def fn(x):
+        taken = jax.lax.cond(
+            x[0] > -1, lambda: pjax.squared_error(x[0], 2.0), lambda: pjax.squared_error(jnp.ones(()), 0.0)
+        )
+        return taken, pjax.squared_error(x[1], 1.0)
+
+    assert pjax.solve(fn, jnp.zeros(2), AP).converged
+
+
 def test_throw():
     with pytest.raises(
         pjax.NotConvergedError, match=r"violation .* after 3 steps: the constraints do not hold"
@@ -110,6 +142,8 @@ def test_throw():
         pjax.solve(equations, START, AP, max_steps=3, tolerance=0.0, throw=True)
     found = pjax.solve(equations, START, AP, max_steps=3000, tolerance=1e-5, throw=True)
     assert found.converged
+    with pytest.raises(pjax.InputError, match="inside jit nobody can see how it ended: leave throw out"):
+        jax.jit(lambda x: pjax.solve(equations, x, AP, throw=True))(START)
 
 
 def test_the_callback_sees_every_step():
@@ -216,10 +250,18 @@ def test_the_same_graph_with_other_numbers_is_solved_anew():
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1, got 0"),
         ({"max_steps": 2.5}, "got 2.5"),
         ({"max_steps": True}, "got True"),
-        ({"tolerance": -1.0}, "tolerance must be at least 0, got -1"),
+        ({"tolerance": -1.0}, "tolerance must be a number of at least 0, got -1"),
+        ({"tolerance": "small"}, "got 'small'"),
+        ({"tolerance": np.ones(2)}, "got array"),
+        ({"callback": 3}, "callback must be a function of a step and a violation, got 3"),
         ({"tolerance": float("nan")}, "got nan"),
     ],
 )
 def test_bad_options(options, match):
     with pytest.raises(pjax.InputError, match=match):
         pjax.solve(equations, START, AP, **options)
+
+
+def test_something_that_is_no_function():
+    with pytest.raises(pjax.InputError, match=r"expected a function of the parameters .* got 3"):
+        pjax.solve(3, START, AP)

@@ -99,6 +99,12 @@ class Problem:
         return self.graph.loss(self._evaluate)
 
     @property
+    def still(self) -> jax.Array:
+        """The sum of the losses that do not move with any parameter."""
+        losses = (jnp.abs(self._evaluate(expr)).astype(self.dtype) for expr in self.graph.still)
+        return sum((loss.sum() for loss in losses), start=jnp.zeros((), self.dtype))
+
+    @property
     def returned(self) -> tuple[jax.Array, list[Any]]:
         """The loss, and what the function returns beside, as far as the graph has it."""
         found = ((self._evaluate(expr), expr.dtype) for expr in self.graph.aux)

@@ -81,6 +81,8 @@ class Builder:
         """Equations for which there is no rule, in words."""
         self.empty = ""
         """The first equation without a single number."""
+        self.still: list[Expr] = []
+        """Losses that do not move with any parameter."""
         self._origin: dict[int, int] = {}  # of targets: their equations
         self._made: dict[int, spelt.Made] = {}  # how values are made, by their identity
 
@@ -107,7 +109,7 @@ class Builder:
         if self.targets:
             found = self._as_losses(found)
             self._refuse_nothing(found)
-        return simplified(self.nodes, leaves, found, beside)
+        return simplified(self.nodes, leaves, found, beside, self.still)
 
     def _outermost(
         self, jaxpr: jex.Jaxpr, names: Sequence[str], wanted: Sequence[bool], beside: Sequence[bool] = ()
@@ -227,6 +229,8 @@ class Builder:
         """The results of an equation that wraps no other."""
         name = eqn.primitive.name
         if not any(a.depends for a in args):
+            if name == "pjax":
+                self._ask_still(eqn.params["rule"], args)
             return self.constant(eqn, args)
         if name in _INNER:
             with lines.inside(eqn):
@@ -434,6 +438,13 @@ class Builder:
         """A value as a loss of its own."""
         return self.target(Minimise(), [expr], None, expr.line)
 
+    def _ask_still(self, rule: Rule, args: Sequence[Expr]) -> None:
+        """Keep what is asked of a value that no parameter moves: nothing can be done about it, only seen."""
+        target = rule if rule.is_target else rule.as_target()
+        if target is not None:
+            loss = layout.apply("still", target.forward, *args, key=("still", target))
+            self.still.append(dataclasses.replace(loss, after=False))
+
     def _as_losses(self, outputs: list[Expr]) -> list[Expr]:
         """What a function returns, as losses: values in sets ask for that, any scalar is minimised."""
         asked: dict[int, Expr] = {}
@@ -551,7 +562,9 @@ class Builder:
         known = _known(index)
         if known is not None:
             return self.inline(branches[int(np.clip(known, 0, len(branches) - 1))], operands, wanted)
+        seen = len(self.still)
         results = [self.inline(branch, operands, wanted) for branch in branches]
+        del self.still[seen:]  # of branches of which only one counts
 
         def choose(which: jax.Array, *cases: jax.Array) -> jax.Array:
             return jax.lax.select_n(jnp.clip(which.astype(jnp.int32), 0, len(cases) - 1), *cases)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +67,8 @@ class Graph:
     outputs: tuple[Expr, ...]
     aux: tuple[Expr, ...]
     """What the function returns beside, as far as it is asked for."""
+    still: tuple[Expr, ...]
+    """Losses that do not move with any parameter."""
 
     @functools.cached_property
     def dtype(self) -> Any:
@@ -159,17 +162,15 @@ class Graph:
         return sum((p.sum() for p in parts), start=jnp.zeros((), self.dtype)) / sum(p.size for p in parts)
 
 
-def renumber(
-    nodes: Sequence[Node], leaves: Sequence[int | None], outputs: Sequence[Expr], aux: Sequence[Expr] = ()
-) -> Graph:
-    """A graph of the given nodes, numbered in their order."""
+def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], *ends: Sequence[Expr]) -> Graph:
+    """A graph of the given nodes, numbered in their order; ``ends`` are its outputs, and what is beside."""
     index = {node.index: i for i, node in enumerate(nodes)}
     new = {node.index: dataclasses.replace(node, index=index[node.index]).output for node in nodes}
-    exprs = iter(substitute([*(wire.expr for node in nodes for wire in node.inputs), *outputs, *aux], new))
+    inputs = (wire.expr for node in nodes for wire in node.inputs)
+    exprs = iter(substitute([*inputs, *itertools.chain(*ends)], new))
     done = tuple(
         dataclasses.replace(node, index=i, inputs=tuple(Wire(next(exprs)) for _ in node.inputs))
         for i, node in enumerate(nodes)
     )
-    ends = tuple(exprs)
     at = tuple(None if leaf is None else index[leaf] for leaf in leaves)
-    return Graph(done, at, ends[: len(outputs)], ends[len(outputs) :])
+    return Graph(done, at, *(tuple(itertools.islice(exprs, len(end))) for end in ends))

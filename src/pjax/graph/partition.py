@@ -136,4 +136,4 @@ def _insert(graph: Graph, colour: list[int], split: list[Node]) -> tuple[Graph, 
         if node.index in between:
             nodes.append(between[node.index])
             colours.append(1 - mine)
-    return renumber(nodes, graph.leaves, graph.outputs, graph.aux), colours
+    return renumber(nodes, graph.leaves, graph.outputs, graph.aux, graph.still), colours

@@ -10,14 +10,18 @@ from pjax.graph.wires import Expr, Wire
 
 
 def simplified(
-    nodes: Sequence[Node], leaves: Sequence[int], outputs: Sequence[Expr], aux: Sequence[Expr] = ()
+    nodes: Sequence[Node],
+    leaves: Sequence[int],
+    outputs: Sequence[Expr],
+    aux: Sequence[Expr] = (),
+    still: Sequence[Expr] = (),
 ) -> Graph:
     """The graph of the nodes that move the outputs, with sums merged into the relu that alone reads them.
 
     What is only held needs nodes, too; these become part of what is held, and are no constraints.
     """
     moving = {s for out in outputs for s in layout.nodes_of(out)}
-    found = {s for out in (*outputs, *aux) for s in layout.needs_of(out)}
+    found = {s for out in (*outputs, *aux, *still) for s in layout.needs_of(out)}
     for node in reversed(nodes):
         if node.index in moving:
             moving.update(s for wire in node.wires for s in wire.sources)
@@ -32,9 +36,9 @@ def simplified(
     kept = [n for n in nodes if n.index in found and (n.index in moving or n.is_parameter)]
     if held:
         kept = [_substituted(node, held) for node in kept]
-        outputs, aux = layout.substitute(outputs, held), layout.substitute(aux, held)
-    fused = _fused(kept, [*outputs, *aux])
-    return renumber(fused, [leaf if leaf in found else None for leaf in leaves], outputs, aux)
+        outputs, aux, still = (layout.substitute(ends, held) for ends in (outputs, aux, still))
+    fused = _fused(kept, [*outputs, *aux, *still])
+    return renumber(fused, [leaf if leaf in found else None for leaf in leaves], outputs, aux, still)
 
 
 def _substituted(node: Node, others: Mapping[int, Expr]) -> Node:

@@ -14,7 +14,7 @@ from pjax.errors import InputError, PjaxError
 from pjax.graph import read as tracing
 from pjax.optim.callback import call_when
 from pjax.optim.neglect import watched
-from pjax.optim.solver import Solver, check_solver, compiled
+from pjax.optim.solver import Solver, check_function, check_solver, compiled
 
 P = TypeVar("P")
 
@@ -35,10 +35,10 @@ class Status(enum.IntEnum):
 _ADVICE = {
     Status.CONVERGED: "all constraints hold to the tolerance",
     Status.MAX_STEPS: (
-        "the constraints do not hold to the tolerance after max_steps steps. If the violation was still"
-        " falling, allow more steps; if it was level, the problem may have no solution, or the method be"
-        " caught: try DouglasRachford or DifferenceMap, or another start. pjax.debug.violations shows which"
-        " constraints do not hold"
+        "the constraints do not hold to the tolerance after max_steps steps, or no step can change those that"
+        " do not. If the violation was still falling, allow more steps; if it was level, the problem may have"
+        " no solution, or the method be caught: try DouglasRachford or DifferenceMap, or another start."
+        " pjax.debug.violations shows which constraints do not hold"
     ),
     Status.NOT_FINITE: (
         "the iteration left the finite numbers. Look at the scale of the data and of the parameters, and try"
@@ -87,6 +87,8 @@ class _At(NamedTuple):
     steps: jax.Array
     made: jax.Array
     """Of these, with the choices of now."""
+    moving: jax.Array
+    """The violation of constraints that parameters can change."""
     violation: jax.Array
     violations: jax.Array
     path: list[Any]
@@ -111,7 +113,8 @@ def solve(
         fn: an ordinary JAX function of the parameters whose outputs are targets, such as
             `pjax.squared_error` (equality) or `pjax.margin_loss` (inequalities). Choices in it that depend on
             parameters (an index, an order, a branch) are held until the constraints hold, then made anew; it
-            has converged when they do not change any more.
+            has converged when they do not change any more. What it asks of values that no parameter moves
+            must hold as well.
         params: any pytree of floating-point arrays, the start.
         solver: a method of `pjax.optim`; its `steps_per_update` is not used.
         max_steps: when to give up.
@@ -124,11 +127,14 @@ def solve(
         throw: raise `NotConvergedError` unless it converged. Not inside `jit`.
     """
     check_solver(solver)
+    check_function(fn)
+    if not (callback is None or callable(callback)):
+        raise InputError(f"callback must be a function of a step and a violation, got {callback!r:.120}")
     every = getattr(callback, "every", 1) if every is None else every
     check_whole("max_steps", max_steps)
     check_whole("every", every)
-    if not isinstance(tolerance, jax.core.Tracer) and not tolerance >= 0:
-        raise InputError(f"tolerance must be at least 0, got {tolerance!r}")
+    if not (isinstance(tolerance, jax.core.Tracer) or _is_tolerance(tolerance)):
+        raise InputError(f"tolerance must be a number of at least 0, got {tolerance!r:.120}")
     traced = tracing.read(fn, params)
     leaves, treedef = jax.tree.flatten(params)
     if solver.check:
@@ -144,27 +150,31 @@ def solve(
             """Step until the constraints hold, from the forward evaluation of some parameters; their loss."""
             problem = program.problem(at.leaves, constants)
             iteration = solver.iteration(problem, measure=True)
-            edges = max(problem.edges, 1)
+            edges, still = max(problem.edges, 1), problem.still
+
+            def per_edge(squared: jax.Array) -> jax.Array:
+                return jnp.sqrt(jnp.maximum(squared, 0) / edges)
 
             def now(state: Any) -> list[Any]:
                 return program.moved(at.leaves, iteration.parameters(state))
 
             def more(carry: tuple[Any, _At]) -> jax.Array:
                 _, at = carry
-                return (at.steps < max_steps) & (at.violation > limit) & jnp.isfinite(at.violation)
+                return (at.steps < max_steps) & (at.moving > limit) & jnp.isfinite(at.moving)
 
             def step(carry: tuple[Any, _At]) -> tuple[Any, _At]:
                 state, at = carry
                 state, k = iteration.step(state), at.steps
-                violation = jnp.sqrt(jnp.maximum(state.squared, 0) / edges)
+                moving, violation = per_edge(state.squared), per_edge(state.squared + still)
                 if listener is not None:
                     due = every == 1 or (k + 1) % every == 0
                     call_when(due, program.listeners.tell, listener, k + 1, violation)
                 path = [p.at[k].set(x) for p, x in zip(at.path, now(state), strict=True)] if record else []
                 violations = at.violations.at[k].set(violation)
-                return state, at._replace(steps=k + 1, violation=violation, violations=violations, path=path)
+                seen: dict[str, Any] = {"moving": moving, "violation": violation, "violations": violations}
+                return state, at._replace(steps=k + 1, **seen, path=path)
 
-            state, end = jax.lax.while_loop(more, step, (iteration.start(), at._replace(violation=largest)))
+            state, end = jax.lax.while_loop(more, step, (iteration.start(), at._replace(moving=largest)))
             found = state.neglected
             neglected = {v: jnp.maximum(x, at.neglected[v]) if at.neglected else x for v, x in found.items()}
             end = end._replace(leaves=now(state), made=end.steps - at.steps, neglected=neglected)
@@ -172,13 +182,13 @@ def solve(
 
         path = [jnp.full((max_steps, *jnp.shape(x)), jnp.nan, jnp.result_type(x)) for x in leaves]
         zero, violations = jnp.zeros((), jnp.int32), jnp.full(max_steps, jnp.nan, dtype)
-        start = _At(list(leaves), zero, zero, largest, violations, path if record else [], {})
+        start = _At(list(leaves), zero, zero, largest, largest, violations, path if record else [], {})
         at, loss = from_there(start)
         again = jnp.bool_(False)
         if program.holds:  # they hold for the choices of the start: what with those of now?
 
             def changes(at: _At) -> jax.Array:
-                return (at.violation <= limit) & (at.made > 1) & (at.steps < max_steps)
+                return (at.moving <= limit) & (at.made > 1) & (at.steps < max_steps)
 
             at = jax.lax.while_loop(changes, lambda at: from_there(at)[0], at)
             again = at.made > 1
@@ -206,9 +216,18 @@ def solve(
         params=jax.tree.unflatten(treedef, solution.params),
         path=None if solution.path is None else jax.tree.unflatten(treedef, solution.path),
     )
+    if throw and isinstance(solution.status, jax.core.Tracer):
+        raise InputError("inside jit nobody can see how it ended: leave throw out, and return the solution")
     if throw and not bool(solution.converged):
         last = solution.violations[int(solution.steps) - 1]
         raise NotConvergedError(
             f"violation {float(last):.3g} after {int(solution.steps)} steps: {solution.message}"
         )
     return solution
+
+
+def _is_tolerance(x: Any) -> bool:
+    try:
+        return bool(x >= 0)
+    except (TypeError, ValueError):  # of words, and of several numbers
+        return False

@@ -237,8 +237,7 @@ class Solver(abc.ABC):
             The new parameters, the new state if one was given, and the mean loss of the *given*
             parameters on this batch; with ``has_aux``, a pair of it and of what else the function returned.
         """
-        if not callable(fn):
-            raise InputError(f"expected a function of the parameters that ends in a loss, got {fn!r:.120}")
+        check_function(fn)
         _check_state(self, state)
         if state is None and self.outer_optimizer is not None:
             raise InputError(
@@ -364,6 +363,12 @@ def check_solver(solver: Any) -> None:
     if not isinstance(solver, Solver):
         made = f"{solver.__name__}()" if isinstance(solver, type) else "pjax.optim.DouglasRachford()"
         raise InputError(f"expected a method of pjax.optim, such as {made}; got {solver!r:.120}")
+
+
+def check_function(fn: Any) -> None:
+    """Refuse what cannot be called."""
+    if not callable(fn):
+        raise InputError(f"expected a function of the parameters that ends in a loss, got {fn!r:.120}")
 
 
 def _check_state(solver: Solver, state: Any) -> None:

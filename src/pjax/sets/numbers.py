@@ -89,7 +89,8 @@ class Integers(Set):
         x = x / self.step
         below = jnp.floor(x)
         whole = below + (x - below > 0.5)  # the difference is exact, also of large numbers
-        return jnp.clip(whole, self.low, self.high) * self.step
+        low, high = (None if b is None else float(b) for b in (self.low, self.high))
+        return jnp.clip(whole, low, high) * self.step
 
     def relaxed(self) -> Set:
         low, high = (None if b is None else b * self.step for b in (self.low, self.high))

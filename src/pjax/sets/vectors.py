@@ -12,10 +12,13 @@ from pjax.sets._set import STATIC, Set
 from pjax.sets.numbers import Box
 
 
-def _length(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The largest entry in size, and the length in units of it: squares of huge numbers do not overflow."""
+def _length(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The largest entry in size, and vectors and their lengths in units of it: no square overflows."""
     top = jnp.max(jnp.abs(x), axis=-1)
-    return top, jnp.linalg.norm(x / jnp.where(top > 0, top, 1)[..., None], axis=-1)
+    # Compilers multiply by the inverse, which of the largest numbers is zero on some devices.
+    less = jnp.where(top > 1, 0.25, 1).astype(x.dtype)
+    unit = (x * less[..., None]) / jnp.where(top > 0, top * less, 1)[..., None]
+    return top, unit, jnp.linalg.norm(unit, axis=-1)
 
 
 @jax.tree_util.register_dataclass
@@ -36,10 +39,10 @@ class Ball(Set):
         self.known_numbers("radius", 0)
 
     def project(self, x: jax.Array) -> jax.Array:
-        top, length = _length(x)
+        top, unit, length = _length(x)
         inside = top * length <= self.radius
-        shrink = (self.radius / jnp.where(inside, 1, top)) / jnp.where(inside, 1, length)
-        return jnp.where(inside[..., None], x, x * shrink[..., None])
+        shrink = jnp.asarray(self.radius, x.dtype) / jnp.where(inside, 1, length)
+        return jnp.where(inside[..., None], x, unit * shrink[..., None])
 
 
 @jax.tree_util.register_dataclass
@@ -62,10 +65,10 @@ class Sphere(Set):
         self.known_numbers("radius", 0)
 
     def project(self, x: jax.Array) -> jax.Array:
-        top, length = _length(x)
+        top, unit, length = _length(x)
         some = top > 0
         first = jnp.zeros_like(x).at[..., 0].set(1)
-        unit = (x / jnp.where(some, top, 1)[..., None]) / jnp.where(some, length, 1)[..., None]
+        unit = unit / jnp.where(some, length, 1)[..., None]
         return jnp.where(some[..., None], unit, first) * jnp.asarray(self.radius, x.dtype)[..., None]
 
     def relaxed(self) -> Set:

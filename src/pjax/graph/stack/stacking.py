@@ -219,6 +219,7 @@ class _Stacker(Substitution):
             tuple(None if leaf is None else self._unit_of[leaf][0] for leaf in self._graph.leaves),
             tuple(map(self, self._graph.outputs)),
             tuple(map(self, self._graph.aux)),
+            tuple(map(self, self._graph.still)),
             self._graph,
             tuple(tuple(node.index for node in unit) for unit in self._units),
             tuple(axis for _, _, _, axis in self._forms),
