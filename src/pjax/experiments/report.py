@@ -5,6 +5,7 @@ a table says of itself (seeds, steps, batches, what did not finish) is what its 
 """
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,15 @@ def group(runs: Iterable[Run]) -> list[Table]:
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
-    tables: dict[str, Table] = {}
+    tables, named = [], Counter[str]()
     for _, members in sorted(groups.items()):
         first = members[0]
         prefix = ("quick-" if first.quick else "") + (f"{first.study}-" if first.study else "")
-        name = numbered = f"{prefix}{plain(first.model)}-{plain(first.data)}"
-        while numbered in tables:
-            numbered = f"{name}-{int(numbered.removeprefix(name)[1:] or 1) + 1}"
-        tables[numbered] = Table(numbered, tuple(in_order(members)))
-    return list(tables.values())
+        name = f"{prefix}{plain(first.model)}-{plain(first.data)}"
+        named[name] += 1
+        numbered = name if named[name] == 1 else f"{name}-{named[name]}"
+        tables.append(Table(numbered, tuple(in_order(members))))
+    return tables
 
 
 def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list[Run]], Any], list[Run]]]:
