@@ -14,10 +14,9 @@ class Server(http.server.ThreadingHTTPServer):
     """Serves `files`, by name. Each request takes the first of `faults`, if there is one.
 
     Faults: ``("status", code)``; ``("drop", n)`` closes the connection after n bytes, ``("reset", n)`` breaks
-    it; ``("stall", n)`` goes silent after n bytes; ``("redirect", name)``; ``("range", text)`` answers with
-    this Content-Range; ``("no length", n)`` sends n bytes without saying how many they are;
-    ``("length", text)`` says this Content-Length; ``("to", url)`` redirects to any address;
-    ``("mute", None)`` says nothing at all; ``("hang up", None)`` breaks the connection before that.
+    it; ``("stall", n)`` goes silent after n bytes; ``("redirect", name)``; ``("no length", n)`` sends n bytes
+    without saying how many they are; ``("length", text)`` says this Content-Length; ``("to", url)`` redirects
+    to any address; ``("mute", None)`` says nothing at all; ``("hang up", None)`` breaks it before that.
     """
 
     daemon_threads = True
@@ -75,10 +74,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(416)
             return
         self.send_response(206 if start else 200)
-        if start or kind == "range":
-            self.send_header(
-                "Content-Range", value if kind == "range" else f"bytes {start}-{len(body) - 1}/{len(body)}"
-            )
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
         if kind != "no length":
             self.send_header("Content-Length", value if kind == "length" else str(len(body) - start))
         self.end_headers()

@@ -109,7 +109,9 @@ def main() -> None:
         config = Config(method=method, widths=(8,), batch_size=32, max_steps=24, check_every=24, patience=0)
         loop = Loop(config, devices=Devices(4))
         often, message = exchanges(config)
-        text = loop._compiled(False, loop.batches_per_call, loop._train_data).as_text()
+        loop.milliseconds(loop.start(), repeats=1)
+        (program,) = loop._programs.values()
+        text = program.as_text()
         trained[method] = {
             "batches": loop.batches_per_call,
             "always": exchanged(text, taken=0),

@@ -170,17 +170,6 @@ def test_the_next_address_goes_on_with_what_the_first_has_sent(server, target):
     assert target.read_bytes() == BODY
 
 
-@pytest.mark.parametrize(
-    "text", ["bytes 119999-299999/300000", "bytes 120000-299998/300000", "bytes 120000-299999/*", "cats", ""]
-)
-def test_an_answer_with_another_range_is_not_used(server, target, text):
-    stop_after(server, target, 120_000)
-    server.faults = [("range", text)]
-    get(server, target)
-    assert server.ranges() == ["bytes=120000-", None]
-    assert target.read_bytes() == BODY
-
-
 def test_a_wrong_digest_is_an_error_that_names_both(server, target):
     with pytest.raises(DownloadError, match=f"{sha(BODY)}, expected {sha(OTHER)}"):
         get(server, target, OTHER)

@@ -367,7 +367,7 @@ def test_gradients_are_averaged_where_groups_exchange_on_every_batch():
         ("ap:groups=0", "groups must be at least 1"),
         ("ap:sync_every=5", "there is only one: give groups, too"),
         ("ap:groups=3", "batch_size must be a multiple of the 3 groups, got 64: take 63"),
-        ("ap:steps=10:groups=2:sync_every=15", "must divide the 10 steps on a batch, or be a multiple"),
+        ("ap:steps=10:groups=2:sync_every=15", "a multiple of the 10 steps on a batch, or divide them"),
         ("ep:steps=4:groups=2:sync_every=2", "sync_every must be 1"),
         ("fa:groups=2", "the method fa has no options"),
     ],

@@ -115,15 +115,14 @@ def train(*, context: typer.Context, **given: Any) -> None:
     where, config = o.resume or o.folder, None
     sources = {name: context.get_parameter_source(name) for name in context.params}
     named = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
-    if not o.distributed:
-        if stray := [f"--{name}" for name in named if name in _CLUSTER]:
-            raise InputError(f"{', '.join(stray)}: for several processes, give --distributed too")
-    else:
+    if o.distributed:
         joining.check(o.coordinator, o.processes, o.process)
         if where is None:
             raise InputError("--distributed needs --folder or --resume, the same for all processes")
         if o.devices is not None:
             raise InputError("--distributed uses all devices of all processes: drop --devices")
+    elif stray := [f"--{name}" for name in named if name in _CLUSTER]:
+        raise InputError(f"{', '.join(stray)}: for several processes, give --distributed too")
     settings = {field.name for field in dataclasses.fields(Config)}
     if o.resume is None:
         given["seeds"] = tuple(range(o.seed, o.seed + o.seeds))
@@ -141,19 +140,15 @@ def train(*, context: typer.Context, **given: Any) -> None:
 
     def progress(p: Progress) -> None:
         nonlocal where
-        if where is None:
-            here = Path.cwd()
-            where = p.folder.relative_to(here) if p.folder.is_relative_to(here) else p.folder
+        where = where or p.folder.relative_to(Path.cwd())
         show("", p)
 
-    joined: Any = contextlib.nullcontext()
     if o.distributed and not o.guarded:
         command = [sys.executable, "-m", "pjax_command", *sys.argv[1:], "--guarded"]
         advised = f"pjax train --resume {where}, alone or --distributed over any number of processes"
         raise typer.Exit(joining.watch(command, advised))
-    if o.distributed:
-        joined = joining.joined(**{name: given[name] for name in _CLUSTER})
-    with endings.saying(advice), joined:
+    cluster = {name: given[name] for name in _CLUSTER}
+    with endings.saying(advice), joining.joined(**cluster) if o.distributed else contextlib.nullcontext():
         places = placing.Devices(_count(o.devices), shard_parameters=o.shard_parameters)
         shown = places.first and not o.quiet and not o.as_json
         with _training_bar() if shown else contextlib.nullcontext(lambda *_: None) as show:
@@ -167,7 +162,7 @@ def train(*, context: typer.Context, **given: Any) -> None:
                 progress=progress,
             )
     if places.first:
-        plot = plots.plot_run(where or run.folder)
+        plot = plots.plot_run(where)
         if o.as_json:
             typer.echo(json.dumps(_as_json(run) | {"plot": str(plot)}))
         elif not o.quiet:

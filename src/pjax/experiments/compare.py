@@ -116,22 +116,17 @@ def compare(
     timed: bool = True,
     **settings: Any,
 ) -> tuple[Run, ...]:
-    """Run a preset, or go on with it.
+    """Run a preset, or go on with it; all of its runs, which have ended.
 
     Args:
         preset: one of `PRESETS`.
         folder: the runs are written into its subfolder with the name of the preset, within ``quick`` for the
             small version.
         quick: the small version.
-        only_methods: some of the preset's methods.
-        only_architectures: some of the preset's architectures.
+        only_methods, only_architectures: some of the preset's.
         progress: called often, with the name of the run.
-        together: whether to train all seeds of a run in one program; see `train`.
-        timed: whether times are recorded; not where several comparisons run at once. `retime` adds them.
+        together, timed: see `train`; `retime` adds times.
         settings: changes to each run, see `Config`.
-
-    Returns:
-        The runs, all of which have ended.
     """
     check_name("preset", preset, PRESETS)
     chosen = PRESETS[preset]

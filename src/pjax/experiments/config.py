@@ -20,8 +20,6 @@ from pjax.experiments.results import Run, architecture, of_kind, plain, read_obj
 from pjax.optim import Solver
 
 MODELS = ("mlp", "cnn", "rnn")
-
-
 OPEN: Any = None
 """A setting that is filled in with what suits the data and the method."""
 _WIDTHS = {"cnn": (16,) * 4, "rnn": (256,), "digits": (64,), "mnist": (128,)}
@@ -45,43 +43,28 @@ _RANGES: dict[str, tuple[float, str]] = (
 """The least value of settings, and how it is called."""
 
 
+def _applying(method: str, data: str) -> dict[str, Any]:
+    """Settings that a method on some data looks at, and others do not, with what suits it."""
+    found = methods.settings(method) | (_OWN if own_data.is_own(data) else {})
+    found |= dict.fromkeys(_COLUMNS) if data.endswith(".csv") else {}
+    return found | ({"sequence_length": 64} if data == "shakespeare" else {})
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A run. Settings that are left open are filled in with what suits the data and the method.
+    """A run: the options of ``pjax train``; what is left open gets what suits the data and the method.
 
     Args:
-        data: name of a data set, see `pjax.experiments.data.names`, or a file ``.csv`` or ``.npz``.
-        model: ``"mlp"``, ``"cnn"`` or ``"rnn"``; by default what suits the data. Or a function that makes one
-            of your own, as ``"package.module:make"``, see `pjax.experiments.own_model`.
-        widths: features of each hidden layer; by default one layer of 64 to 256, or four of 16 with a skip
-            for ``"cnn"``.
-        skip: whether the last linear map sees all hidden layers.
-        levels: 0, or to how many levels all weights and hidden activations are rounded; for ``"mlp"``.
-        method: one of `pjax.experiments.methods.LABELS`, perhaps with options.
+        model: as there; in Python also ``"given"``, as data may be, for what `train` is handed over.
+        widths, skip, levels: features of each hidden layer, whether the last linear map sees all of them, and
+            to how many levels all weights and hidden activations are rounded, or 0: as in ``4x128+skip``.
         seeds: one run for each; a seed decides the initial parameters, the order of the data, and all else
             that is random.
-        batch_size: samples in a batch; by default 256, 128 for the digits, 32 for texts.
-        steps_per_batch: projection steps on one batch, each of which counts as a step; by default 50, and 1
-            for ``"ep"``. Methods that do not project always make one.
-        max_steps: after how many steps to stop at the latest; by default as many as 40 checks need.
-        check_every: steps between two checks of the accuracy; the last one is at ``max_steps``, whatever this
-            is. By default about 1000, fewer for the digits, and never more than ``max_steps``.
-        patience: checks without a better validation accuracy after which to stop; 0 for never.
-        learning_rate, schedule, warmup, decay_steps, weight_decay, clip: of methods with a learning rate, see
-            `pjax.experiments.learners.Rates`; by default the paper's rate, and to decay ``max_steps``.
-        loss_scale: of methods that project, the factor λ of the loss in its proximal operator; by default 5.
-        consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
-        sequence_length: of texts, the characters in a window; by default 64.
-        init_scale: variance of initial weights times their fan-in; not for ``"rnn"``, which has 1.
-        init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
-            default new ones.
+        schedule, warmup, decay_steps, weight_decay, clip: see `pjax.experiments.learners.Rates`.
         target, ignore, categorical, task, validation, test, standardise: of data of your own, see
             `pjax.experiments.own_data.load`. Several columns are written with commas between them.
-        log: where to write metrics beside ``metrics.jsonl``, some of ``"tensorboard"``, ``"csv"`` and
-            ``"wandb"``, with commas between them.
         evaluated: on how many samples of each part of the data accuracies are measured; by default on all.
-        quick: whether this is the small version of an experiment; only noted.
-        study: the study that the run is part of; only noted.
+        quick, study: the small version of an experiment, and the study that the run is part of; only noted.
 
     >>> config = Config(data="mnist", method="dr", max_steps=100)
     >>> config.model, config.widths, config.batch_size, config.steps_per_batch, config.check_every
@@ -124,12 +107,12 @@ class Config:
     study: str = ""
 
     def __post_init__(self) -> None:
+        given: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             if (value := getattr(self, field.name)) is not field.default:
                 kind = field.type.__args__[0] if isinstance(field.type, types.UnionType) else field.type
-                object.__setattr__(self, field.name, of_kind(field.name, value, kind))
-        given = {f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) != f.default}
-        object.__setattr__(self, "_given", given)
+                given[field.name] = of_kind(field.name, value, kind)
+        vars(self).update(given, _given=given)
         base, options = methods.split(self.method)
         if not own_data.is_own(self.data):
             check_name("data", self.data, [*data.names(), f"a file {' or '.join(own_data.SUFFIXES)}"])
@@ -183,58 +166,49 @@ class Config:
 
     def _check_applies(self) -> None:
         """Refuse settings that the method, or the data, would not look at."""
-        used, fixed = methods.settings(self.method), methods.fixed(self.method)
-        given = {f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) is not None}
-        for name in (name for name in methods.SETTINGS if name in given):
-            if fixed.get(name, given[name]) != given[name]:
-                raise InputError(
-                    f"{name} is {fixed[name]} for the method {self.method}; got {given[name]}: drop it"
-                )
-            if name not in used:
+        used, fixed = _applying(self.method, self.data), methods.fixed(self.method)
+        for name in (*methods.SETTINGS, *_OWN, *_COLUMNS, "sequence_length"):
+            value = getattr(self, name)
+            if value is None or (name in used and fixed.get(name, value) == value):
+                continue
+            if name in fixed:
+                only = f"{fixed[name]} for the method {self.method}"
+                raise InputError(f"{name} is {only}; got {value}: drop it")
+            if name in methods.SETTINGS:
                 base = self.method.partition(":")[0]
                 own = methods.OPTIONS.get(base)
                 more = f"; its own, as in {base}:{own[0]}=…, are {', '.join(own)}" if own else ""
+                takes = [key for key in methods.settings(self.method) if key not in fixed]
                 raise InputError(
                     f"{name} does not apply to the method {self.method}. Of these settings it takes "
-                    f"{', '.join(key for key in used if key not in fixed) or 'none'}{more}"
+                    f"{', '.join(takes) or 'none'}{more}"
                 )
-        table = self.data.endswith(".csv")
-        for name in (name for name in (*_OWN, *_COLUMNS) if name in given):
-            if not own_data.is_own(self.data):
-                arrays = '. For arrays, in Python, say data="given"' if name in _OWN else ""
-                raise InputError(
-                    f"{name} is for data of your own, a file .csv or .npz; got {self.data}{arrays}"
-                )
-            if name in _COLUMNS and not table:
+            if name == "sequence_length":
+                raise InputError(f"{name} is for texts, such as shakespeare; {self.data} has none")
+            if own_data.is_own(self.data):
                 raise InputError(f"{name} is for the columns of a file .csv; got {self.data}")
-        if table and self.target is None:
+            arrays = '. For arrays, in Python, say data="given"' if name in _OWN else ""
+            raise InputError(f"{name} is for data of your own, a file .csv or .npz; got {self.data}{arrays}")
+        if self.data.endswith(".csv") and self.target is None:
             raise InputError(f"target is missing: say which column of {self.data} is to be predicted")
-        if self.sequence_length is not None and self.data != "shakespeare":
-            raise InputError(f"sequence_length is for texts, such as shakespeare; {self.data} has none")
 
     def _fill(self) -> None:
         """Put values where something was left open."""
         own = own_data.is_own(self.data)
-        self._default("model", "rnn" if self.data == "shakespeare" else "mlp")
+        self._default(model="rnn" if self.data == "shakespeare" else "mlp")
         whole = self.widths is None and self.method not in methods.NO_SKIP
-        self._default("skip", whole and self.model == "cnn")
+        self._default(skip=whole and self.model == "cnn")
         usual = _WIDTHS.get(self.model) or _WIDTHS.get(self.data) or (64 if own else 256,)
-        self._default("widths", () if own_model.is_own(self.model) else usual)
-        self._default("batch_size", 64 if own else _BATCHES.get(self.data, 256))
-        for name, value in _OWN.items() if own else ():
-            self._default(name, value)
-        for name, value in methods.settings(self.method).items():
-            if name != "decay_steps":
-                self._default(name, value)
-        if self.data == "shakespeare":
-            self._default("sequence_length", 64)
+        self._default(widths=() if own_model.is_own(self.model) else usual)
+        self._default(batch_size=64 if own else _BATCHES.get(self.data, 256))
+        self._default(**(_applying(self.method, self.data) | {"decay_steps": None}))
         steps = self.steps_per_batch
         about = 1000 if not own and self.data != "digits" else 500 if steps > 1 else 100
         every = max(about // steps, 1) * steps
-        self._default("check_every", every if self.max_steps is None else min(every, self.max_steps))
-        self._default("max_steps", _CHECKS * self.check_every)
+        self._default(check_every=every if self.max_steps is None else min(every, self.max_steps))
+        self._default(max_steps=_CHECKS * self.check_every)
         if self.schedule in learners.SCHEDULES[1:]:
-            self._default("decay_steps", self.max_steps)
+            self._default(decay_steps=self.max_steps)
         elif self.decay_steps is not None:
             raise InputError("decay_steps is for a schedule that falls: give schedule, linear or cosine")
 
@@ -246,9 +220,8 @@ class Config:
         """
         return Config(**(self._given | changes))  # type: ignore[attr-defined]
 
-    def _default(self, name: str, value: Any) -> None:
-        if getattr(self, name) is None:
-            object.__setattr__(self, name, value)
+    def _default(self, **values: Any) -> None:
+        vars(self).update({name: value for name, value in values.items() if getattr(self, name) is None})
 
     def next_check(self, step: int) -> int:
         """The step of the first check after a step.
@@ -311,11 +284,9 @@ class Config:
         What the method or the data do not look at, or nothing any more, is left out: older files have it.
         """
         known = [field.name for field in dataclasses.fields(cls)]
-        method = values.get("method", cls.method)
-        left_out = {*methods.SETTINGS} - methods.settings(method).keys()
+        method, data = (str(values.get(name, getattr(cls, name))) for name in ("method", "data"))
+        left_out = {*methods.SETTINGS, "sequence_length"} - _applying(method, data).keys()
         left_out |= methods.fixed(method).keys()
-        if values.get("data") != "shakespeare":
-            left_out.add("sequence_length")
         for name in values:
             check_name(f"{where}: a setting", name, [*known, *left_out])
         try:
@@ -363,10 +334,6 @@ def parse_widths(text: str) -> dict[str, Any]:
 
 # --- What depends on the shapes of a run's network alone, and needs no data ---
 
-# Groups of samples send each other a sum over all of them, of every parameter, for each exchange. Sums go
-# around a ring, in which every device sends 2 (n - 1) / n times its message. A test holds this against
-# compiled programs.
-
 
 def example(config: Config) -> tuple[Callable[[Any], Any], dict[str, Any], Solver]:
     """The function that a run projects, the shapes of its parameters, and its method.
@@ -397,7 +364,10 @@ def exchanges(config: Config) -> tuple[Fraction, int]:
 
 
 def sent(run: Run) -> tuple[Fraction, float]:
-    """Exchanges of a run on one batch, and bytes that each device sends; every group has one of its own."""
+    """Exchanges of a run on one batch, and bytes that each device sends, of which every group has one.
+
+    They are sums over all groups, around a ring of n devices: each sends 2 (n - 1) / n times its message.
+    """
     config = read(run.folder / "config.json", run.config)
     groups, (often, message) = methods.split(config.method)[1].get("groups", 1), exchanges(config)
     return often, 2 * (groups - 1) / groups * message * float(often)

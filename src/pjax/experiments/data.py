@@ -116,11 +116,6 @@ class _Format:
     read: Any = None
     """A function of paths and who shows progress."""
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The arrays that its file must have."""
-        return ("text",) if self.kind == "text" else ("x_train", "y_train", "x_test", "y_test")
-
 
 _FORMATS = {
     "digits": _Format("image", (8, 8, 1), 10),
@@ -347,15 +342,9 @@ def batches(seed: int, start: int, count: int, n: int, batch_size: int) -> Array
     check_whole("batch_size", batch_size, 1)
     if n < batch_size:
         raise InputError(f"batch_size is {batch_size}, but there are only {n} rows: take {n} or less")
-    rows = np.empty((count, batch_size), np.int32)
-    done, per_epoch = 0, n // batch_size
-    while done < count:
-        epoch, first = divmod(start + done, per_epoch)
-        last = min(per_epoch, first + count - done)
-        chosen = order(seed, epoch, n)[first * batch_size : last * batch_size]
-        rows[done : done + last - first] = chosen.reshape(-1, batch_size)
-        done += last - first
-    return rows
+    places = (divmod(number, n // batch_size) for number in range(start, start + count))
+    rows = [order(seed, epoch, n)[i * batch_size : (i + 1) * batch_size] for epoch, i in places]
+    return np.array(rows, np.int32).reshape(count, batch_size)
 
 
 def prefetch(batches: Iterable[Any], ahead: int = 2) -> Iterator[Any]:
@@ -466,9 +455,10 @@ def _read(name: str, file: Path) -> dict[str, Array]:
         arrays = read_arrays(file, _MOST)
     except DataError as error:
         raise DataError(f"{error}. {advice}") from error
-    if missing := [key for key in form.keys if key not in arrays]:
+    keys = ("text",) if form.kind == "text" else ("x_train", "y_train", "x_test", "y_test")
+    if missing := [key for key in keys if key not in arrays]:
         raise DataError(
-            f"{file} lacks {', '.join(missing)}: expected the arrays {', '.join(form.keys)},"
+            f"{file} lacks {', '.join(missing)}: expected the arrays {', '.join(keys)},"
             f" got {', '.join(arrays) or 'none'}. {advice}"
         )
     if form.kind == "text":

@@ -156,17 +156,14 @@ class Download:
     def receive(self, response: http.client.HTTPResponse, start: int) -> int:
         """Append what a server sends; from which byte on it was."""
         size = self.file.size
-        if response.status == 206:
-            if response.headers.get("Content-Range") != f"bytes {start}-{size - 1}/{size}":
-                self.part.unlink(missing_ok=True)
-                raise _FailedError("the server sends another part of the file than was asked for")
-        else:
-            said = response.headers.get("Content-Length", "")
-            if said.isdecimal() and int(said) != size:
-                text = f"the server offers {said} bytes, expected {size}: this is not the file"
-                raise _FailedError(text, final=True)
+        if response.status != 206:  # it sends the whole
             self.part.unlink(missing_ok=True)
             start = 0
+        said = response.headers.get("Content-Length", "")
+        if said.isdecimal() and int(said) != size - start:
+            self.part.unlink(missing_ok=True)
+            text = f"the server offers {said} bytes, expected {size - start}: this is not the file"
+            raise _FailedError(text, final=not start)
         check_space(self.part.parent, size - start)
         done = start
         with self.part.open("ab") as file:
@@ -197,8 +194,6 @@ class Download:
                 self.part.unlink(missing_ok=True)
             final = error.code not in (408, 416, 425, 429) and error.code < 500
             raise _FailedError(f"the server answered {error.code} {error.reason}", final) from error
-        except http.client.IncompleteRead as error:
-            raise _FailedError("the connection ended too early") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             text = str(reason) or type(reason).__name__

@@ -100,14 +100,8 @@ class WandB(Logger):
     def __init__(self, folder: str | Path, config: Mapping[str, Any] | None = None, **options: Any) -> None:
         package, name = _package("wandb", "wandb"), Path(folder).resolve().name
         Path(folder).mkdir(parents=True, exist_ok=True)
-        settings = {
-            "dir": str(folder),
-            "name": name,
-            "id": name,
-            "resume": "allow",
-            "config": dict(config or {}),
-        }
-        self.run = package.init(**(settings | options))
+        settings = {"dir": str(folder), "name": name, "id": name, "resume": "allow"}
+        self.run = package.init(config=dict(config or {}), **(settings | options))
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         if step >= self.run.step:  # it may know of this one already

@@ -80,7 +80,7 @@ class Loop:
         scanned = not (cpu and convolves and self.method.steps_per_batch == 1)
         pieces = PIECES if config.next_check(0) >= FEW else 1
         self.batches_per_call = divisor(self.batches_until_check(0), pieces) if scanned else 1
-        self._programs: dict[tuple[bool, int], Any] = {}
+        self._programs: dict[Any, Any] = {}
         self._stream: tuple[int, Any] | None = None
         self._kept: dict[str, list[Any]] = {}
         self.shapes, self._one = self._shapes(started, (len(config.seeds),)), self._shapes(started, ())
@@ -197,10 +197,11 @@ class Loop:
         """The state after a call of `_calls`, of one seed or of all, the mean losses, and the seconds."""
         first, rows, samples = call
         rows = rows if together else rows[0]
-        compiled = self._compiled(together, rows.shape[-2], samples)
         mine = jax.block_until_ready(self.devices.placed(rows, self.devices.over(rows.ndim - 1)))
+        arguments = state, mine, first, *samples
+        compiled = self._compiled(together, arguments)
         begin = time.perf_counter()
-        state, loss = jax.block_until_ready(compiled(state, mine, first, *samples))
+        state, loss = jax.block_until_ready(compiled(*arguments))
         return state, np.asarray(loss), time.perf_counter() - begin
 
     def _steps(self, call: Any) -> int:
@@ -218,43 +219,36 @@ class Loop:
         The last call may have fewer batches than the others.
         """
         count, size = self.batches_until_check(batch), self.config.batch_size
-        if self.dataset.stream is not None:
-            yield from self._streamed(batch, count, size)
-            return
-        samples = len(self.dataset.x_train)
-        rows = np.stack([data.batches(self.config.seeds[i], batch, count, samples, size) for i in seeds])
-        for k in range(0, count, self.batches_per_call):
-            yield np.int32(batch + k), rows[:, k : k + self.batches_per_call], self._train_data
+        for start in range(batch, batch + count, self.batches_per_call):
+            batches = min(self.batches_per_call, batch + count - start)
+            if self.dataset.stream is None:
+                n, each = len(self.dataset.x_train), (self.config.seeds[i] for i in seeds)
+                rows = np.stack([data.batches(seed, start, batches, n, size) for seed in each])
+                yield np.int32(start), rows, self._train_data
+            else:
+                rows = np.arange(batches * size, dtype=np.int32).reshape(1, batches, size)
+                yield np.int32(start), rows, self._streamed(start, batches)
 
-    def _streamed(self, batch: int, count: int, size: int) -> Any:
-        """The same of batches that come one by one."""
-        if self._stream is None or self._stream[0] != batch:
-            assert self.dataset.stream is not None
-            self._stream = batch, data.prefetch(self.dataset.stream(batch), 2 * self.batches_per_call)
-        batches = self._stream[1]
-        for k in range(0, count, self.batches_per_call):
-            here = list(itertools.islice(batches, min(self.batches_per_call, count - k)))
-            samples = tuple(jnp.concatenate(part) for part in zip(*here, strict=True))
-            rows = np.arange(len(here) * size, dtype=np.int32).reshape(1, len(here), size)
-            self._stream = batch + k + len(here), batches
-            yield np.int32(batch + k), rows, self.devices.placed(samples, self.devices.everywhere)
+    def _streamed(self, start: int, batches: int) -> Any:
+        """The samples of batches that come one by one."""
+        assert self.dataset.stream is not None
+        if self._stream is None or self._stream[0] != start:
+            self._stream = start, data.prefetch(self.dataset.stream(start), 2 * self.batches_per_call)
+        here = list(itertools.islice(self._stream[1], batches))
+        self._stream = start + batches, self._stream[1]
+        samples = tuple(jnp.concatenate(part) for part in zip(*here, strict=True))
+        return self.devices.placed(samples, self.devices.everywhere)
 
-    def _compiled(self, together: bool, batches: int, samples: Any) -> Any:
-        """The program of a call with so many batches. Compiled ahead, so that no time is measured with it."""
-        if (together, batches) in self._programs:
-            return self._programs[together, batches]
-        function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
-        seeds = (len(self.config.seeds),) if together else ()
-        state = self.shapes if together else self._one
-        shape = (*seeds, batches, self.config.batch_size)
-        rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=self.devices.over(len(shape) - 1))
-        first = jax.ShapeDtypeStruct((), np.int32)
-        where = (_where(state), self.devices.everywhere)
-        options = compiler_options(unroll=False)
-        program = jax.jit(function, donate_argnums=0, out_shardings=where, compiler_options=options)
-        compiled = program.lower(state, rows, first, *samples).compile()
-        self._programs[together, batches] = compiled
-        return compiled
+    def _compiled(self, together: bool, arguments: Any) -> Any:
+        """The program of a call. Compiled ahead, so that no time is measured with it."""
+        key = together, arguments[1].shape
+        if key not in self._programs:
+            function = jax.vmap(self._call, in_axes=(0, 0, None, None, None)) if together else self._call
+            where = (_where(arguments[0]), self.devices.everywhere)
+            options = compiler_options(unroll=False)
+            program = jax.jit(function, donate_argnums=0, out_shardings=where, compiler_options=options)
+            self._programs[key] = program.lower(*arguments).compile()
+        return self._programs[key]
 
     def _call(
         self, state: State, rows: jax.Array, first: jax.Array, x: jax.Array, y: jax.Array

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pjax import optim
-from pjax.checks import check_name
+from pjax.checks import check_multiple, check_name
 from pjax.errors import InputError
 from pjax.experiments.baselines import FeedbackAlignment, ForwardForward
 from pjax.experiments.learners import PRECISIONS, Apart, Gradient, Method, Projections, Rates, transformation
@@ -163,11 +163,7 @@ def make(name: str, **given: Any) -> Method:
     precision = chosen.pop("precision", None)
     groups, sync_every = chosen.pop("groups", 1), chosen.pop("sync_every", 1)
     if sync_every > steps:
-        if sync_every % steps:
-            raise InputError(
-                f"{name}: sync_every must divide the {steps} steps on a batch, or be a multiple of them; got "
-                f"{sync_every}"
-            )
+        check_multiple("sync_every", sync_every, steps, "steps on a batch, or divide them")
         alone = ":".join(part for part in name.split(":") if not part.startswith(("groups=", "sync_every=")))
         return Apart(make(alone, **given), groups, sync_every // steps)
     if base == "fa":

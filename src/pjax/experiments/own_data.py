@@ -1,10 +1,8 @@
 """Your own data: a file ``.csv`` or ``.npz``, arrays, or batches from an iterator, as a `Dataset`.
 
-A ``.csv`` file has a line with the names of its columns. Numbers stay numbers, texts become categories, one
-input for each. A ``.npz`` file has the arrays ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and
-``y_test``, perhaps with ``x_val`` and ``y_val``. Whole numbers and texts to predict are classes, other
-numbers are a regression. What is learnt from the rows to train on (means, deviations, categories) is a
-`Form`. It lies in the folder of a run, and is all that is needed to read more rows of the same kind.
+The page "Your own data and model" says what they may be. What is learnt from the rows to train on (means,
+deviations, categories) is a `Form`: it lies in the folder of a run, and is all that is needed to read more
+rows of the same kind.
 """
 
 import csv

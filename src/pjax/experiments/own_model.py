@@ -1,13 +1,6 @@
 """Your own network: of Flax, Equinox or `pjax.nn`, or a pair of functions ``(init, apply)``.
 
-On the command line it is named as ``package.module:make``, a function that makes one. It is called with those
-of these arguments that it names:
-
-- ``inputs``, the shape of one input; ``outputs``, the number of classes, or of numbers to predict;
-- ``key``, of `jax.random`, for models that hold their initial values: those of Equinox and Flax NNX.
-
-A network is given a batch, of shape ``(samples, *inputs)``, and gives ``(samples, outputs)``; one of Equinox
-is given one input after the other, as is usual there.
+The page "Your own data and model" says how it is named, made and called.
 """
 
 import contextlib

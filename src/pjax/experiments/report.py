@@ -5,6 +5,7 @@ a table says of itself (seeds, steps, batches, what did not finish) is what its 
 """
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,15 @@ def group(runs: Iterable[Run]) -> list[Table]:
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
-    tables: dict[str, Table] = {}
+    tables, named = [], Counter[str]()
     for _, members in sorted(groups.items()):
         first = members[0]
         prefix = ("quick-" if first.quick else "") + (f"{first.study}-" if first.study else "")
-        name = numbered = f"{prefix}{plain(first.model)}-{plain(first.data)}"
-        while numbered in tables:
-            numbered = f"{name}-{int(numbered.removeprefix(name)[1:] or 1) + 1}"
-        tables[numbered] = Table(numbered, tuple(in_order(members)))
-    return list(tables.values())
+        name = f"{prefix}{plain(first.model)}-{plain(first.data)}"
+        named[name] += 1
+        numbered = name if named[name] == 1 else f"{name}-{named[name]}"
+        tables.append(Table(numbered, tuple(in_order(members))))
+    return tables
 
 
 def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list[Run]], Any], list[Run]]]:
@@ -84,8 +85,8 @@ def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list
         last, runs = members[-1].name, [run for table in members for run in table.runs]
         study = runs[0].study
         if study and study not in TIMED:
-            own = {"exchanges": drawing.accuracy_over_bytes, "depth": drawing.accuracy_over_depth}
-            yield last, name, own.get(study, drawing.accuracies), [run for run in runs if run.results]
+            draw = drawing.accuracy_over_bytes if study == "exchanges" else drawing.accuracies
+            yield last, name, draw, [run for run in runs if run.results]
             continue
         # With the exact proximal operator, where a method was run with both.
         present = {run.method for run in runs}
@@ -94,5 +95,5 @@ def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list
         if name == "mlp-mnist" and len([run for run in runs if run.method == "dr"]) > 1:
             shown = [run for run in runs if run.method in ("dr", "sgd", "adam")]
             title = "impact of depth and skip connections"
-            draw = functools.partial(drawing.training_curves, over=("steps",), title=title)
-            yield last, "depth-and-skip", draw, shown
+            beside = functools.partial(drawing.training_curves, over=("steps",), title=title)
+            yield last, "depth-and-skip", beside, shown

@@ -155,14 +155,12 @@ def time_again(folder: str | Path) -> float:
     The device must be the one it was run on.
     """
     folder = Path(folder)
-    config = configuration.read(folder / "config.json")
-    about = results.read_object(folder / "config.json")
-    if about.get("device") != device():
-        raise InputError(f"{folder}: was run on {about.get('device')}, cannot be timed on {device()}")
     with _alone(folder):
-        loop = Loop(config)
-        milliseconds = loop.milliseconds(loop.start())
         run = read_run(folder)
+        if run.device != device():
+            raise InputError(f"{folder}: was run on {run.device}, cannot be timed on {device()}")
+        loop = Loop(configuration.read(folder / "config.json", run.config))
+        milliseconds = loop.milliseconds(loop.start())
 
         def timed(line: Any, steps: int, **more: float) -> dict[str, Any]:
             seconds = round(steps * milliseconds / 1000, _DIGITS)
@@ -400,19 +398,16 @@ class _Trainer:
         results.write_lines(self.folder / "metrics.jsonl", [])
 
     def restore(self, path: Path) -> None:
-        def load() -> tuple[Any, dict[str, Any]]:
-            tree, note = checkpoint.load(path, _expected(self.loop))
-            saved = Config.from_json(results.parsed(_Note, str(path), note).config, str(path))
-            if different := saved.differences(self.config).keys() - {"max_steps", "patience"}:
-                raise InputError(f"{path}: written with another {', '.join(different)}")
-            return tree, note
-
-        tree, found = self.devices.read(load, _expected(self.loop))
+        expected = _expected(self.loop)
+        tree, found = self.devices.read(lambda: checkpoint.load(path, expected), expected)
         note = results.parsed(_Note, str(path), found)
+        saved = Config.from_json(note.config, str(path))
+        if different := saved.differences(self.config).keys() - {"max_steps", "patience"}:
+            raise InputError(f"{path}: written with another {', '.join(different)}")
         self.state, self.best = tree["state"], tree["best"]
         self.batch, self.ms_per_step = note.batch, note.ms_per_step
         self.checks = [results.parsed(Check, f"{path}: a check", check) for check in note.checks]
-        if Config.from_json(note.config) != self.config:
+        if saved != self.config:
             self._extend()
         # All checks that count: a run that was killed may have written one that will be made again.
         results.write_lines(self.folder / "metrics.jsonl", map(as_json, self.checks))
