@@ -400,6 +400,20 @@ def test_a_study_is_shown_beside_adam(tmp_path):
     assert "Seconds to 97%" in text
 
 
+def test_the_study_of_depth_has_a_line_for_each_method(tmp_path):
+    from pjax.experiments import plots
+
+    for depth, method in itertools.product((1, 4, 64), ("ep", "ap")):
+        write(tmp_path, widths=[128] * depth, method=method, study="depth", test=(97.0 - depth, 96.0 - depth))
+    report(tmp_path)
+    assert (tmp_path / "figures" / "depth.png").exists()
+    (axis,) = plots.accuracy_over_depth(results.read_runs(tmp_path)).axes
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1", "4", "64"]
+    lines = {line.get_color(): line for line in axis.lines if len(line.get_xdata()) == 3}
+    assert lines[plots.COLOURS["ep"]].get_xdata() == pytest.approx([1, 4, 64])
+    assert lines[plots.COLOURS["ap"]].get_ydata() == pytest.approx([95.5, 92.5, 32.5])
+
+
 def test_other_studies_have_bars_and_no_times(tmp_path):
     for method in ("adam:precision=bfloat16", "adam", "ep:precision=bfloat16"):
         write(tmp_path, method=method, study="precision", levels=4)

@@ -118,6 +118,28 @@ def training_curves(runs: Sequence[Run], over: Sequence[Axis] = (), title: str =
 
 
 @plotting.styled
+def accuracy_over_depth(runs: Sequence[Run]) -> Any:
+    """Test accuracy over the number of layers, a line for each method; of runs with results."""
+    lines: dict[str, list[tuple[int, float, float]]] = {}
+    for run in in_order(runs):
+        lines.setdefault(run.method, []).append((len(run.widths), run.test.mean, run.test.std))
+    title = f"{describe(runs)}: test accuracy over depth"
+    figure, (axis,) = plotting.panels(1, title, about(runs), width=11.0)
+    drawn = {look(method): np.array(line).T for method, line in lines.items()}
+    depths, means, _ = np.concatenate(list(drawn.values()), axis=1)
+    plotting.accuracy_scale(axis, means, "test accuracy (%)")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks := np.unique(depths), [f"{depth:.0f}" for depth in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel("layers")
+    ends = [_line(axis, tuple(points), how, banded=True)[1] for how, points in drawn.items()]
+    names = zip(drawn, map(methods.label, lines), ends, strict=True)
+    plotting.end_labels(axis, [how.label(name, end) for how, name, end in names])
+    plotting.note(figure, ["line and band: mean ± std over seeds"])
+    return figure
+
+
+@plotting.styled
 def accuracies(runs: Sequence[Run]) -> Any:
     """Test accuracy of every run of a study, all with results: a line with a point, grouped by network."""
     networks = _networks(runs)

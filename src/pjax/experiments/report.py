@@ -85,8 +85,8 @@ def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list
         last, runs = members[-1].name, [run for table in members for run in table.runs]
         study = runs[0].study
         if study and study not in TIMED:
-            draw = drawing.accuracy_over_bytes if study == "exchanges" else drawing.accuracies
-            yield last, name, draw, [run for run in runs if run.results]
+            own = {"exchanges": drawing.accuracy_over_bytes, "depth": drawing.accuracy_over_depth}
+            yield last, name, own.get(study, drawing.accuracies), [run for run in runs if run.results]
             continue
         # With the exact proximal operator, where a method was run with both.
         present = {run.method for run in runs}
@@ -95,5 +95,5 @@ def _figures(tables: Sequence[Table]) -> Iterator[tuple[str, str, Callable[[list
         if name == "mlp-mnist" and len([run for run in runs if run.method == "dr"]) > 1:
             shown = [run for run in runs if run.method in ("dr", "sgd", "adam")]
             title = "impact of depth and skip connections"
-            beside = functools.partial(drawing.training_curves, over=("steps",), title=title)
-            yield last, "depth-and-skip", beside, shown
+            draw = functools.partial(drawing.training_curves, over=("steps",), title=title)
+            yield last, "depth-and-skip", draw, shown
