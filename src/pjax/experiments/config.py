@@ -52,19 +52,41 @@ def _applying(method: str, data: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A run: the options of ``pjax train``; what is left open gets what suits the data and the method.
+    """A run. Settings that are left open are filled in with what suits the data and the method.
 
     Args:
-        model: as there; in Python also ``"given"``, as data may be, for what `train` is handed over.
-        widths, skip, levels: features of each hidden layer, whether the last linear map sees all of them, and
-            to how many levels all weights and hidden activations are rounded, or 0: as in ``4x128+skip``.
+        data: name of a data set, see `pjax.experiments.data.names`, or a file ``.csv`` or ``.npz``.
+        model: ``"mlp"``, ``"cnn"`` or ``"rnn"``; by default what suits the data. Or a function that makes one
+            of your own, as ``"package.module:make"``, see `pjax.experiments.own_model`.
+        widths: features of each hidden layer; by default one layer of 64 to 256, or four of 16 with a skip
+            for ``"cnn"``.
+        skip: whether the last linear map sees all hidden layers.
+        levels: 0, or to how many levels all weights and hidden activations are rounded; for ``"mlp"``.
+        method: one of `pjax.experiments.methods.LABELS`, perhaps with options.
         seeds: one run for each; a seed decides the initial parameters, the order of the data, and all else
             that is random.
-        schedule, warmup, decay_steps, weight_decay, clip: see `pjax.experiments.learners.Rates`.
+        batch_size: samples in a batch; by default 256, 128 for the digits, 32 for texts.
+        steps_per_batch: projection steps on one batch, each of which counts as a step; by default 50, and 1
+            for ``"ep"``. Methods that do not project always make one.
+        max_steps: after how many steps to stop at the latest; by default as many as 40 checks need.
+        check_every: steps between two checks of the accuracy; the last one is at ``max_steps``, whatever this
+            is. By default about 1000, fewer for the digits, and never more than ``max_steps``.
+        patience: checks without a better validation accuracy after which to stop; 0 for never.
+        learning_rate, schedule, warmup, decay_steps, weight_decay, clip: of methods with a learning rate, see
+            `pjax.experiments.learners.Rates`; by default the paper's rate, and to decay ``max_steps``.
+        loss_scale: of methods that project, the factor λ of the loss in its proximal operator; by default 5.
+        consensus: of projection methods but ``"ep"``, ``"paper"``, the default, or ``"exact"``.
+        sequence_length: of texts, the characters in a window; by default 64.
+        init_scale: variance of initial weights times their fan-in; not for ``"rnn"``, which has 1.
+        init_from: the folder of a run whose best parameters to begin with, of the same seed if it has it; by
+            default new ones.
         target, ignore, categorical, task, validation, test, standardise: of data of your own, see
             `pjax.experiments.own_data.load`. Several columns are written with commas between them.
+        log: where to write metrics beside ``metrics.jsonl``, some of ``"tensorboard"``, ``"csv"`` and
+            ``"wandb"``, with commas between them.
         evaluated: on how many samples of each part of the data accuracies are measured; by default on all.
-        quick, study: the small version of an experiment, and the study that the run is part of; only noted.
+        quick: whether this is the small version of an experiment; only noted.
+        study: the study that the run is part of; only noted.
 
     >>> config = Config(data="mnist", method="dr", max_steps=100)
     >>> config.model, config.widths, config.batch_size, config.steps_per_batch, config.check_every
