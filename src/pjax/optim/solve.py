@@ -137,6 +137,9 @@ def solve(
     dtype = program.partition.graph.dtype
     limit, largest = (jnp.asarray(x, dtype) for x in (tolerance, jnp.finfo(dtype).max))
 
+    def tell(listener: Any, *values: Any) -> None:
+        program.listeners[int(listener)](*values)
+
     def run(
         leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
     ) -> tuple[Solution[Any], dict[int, jax.Array]]:
@@ -159,7 +162,7 @@ def solve(
                 violation = jnp.sqrt(jnp.maximum(state.squared, 0) / edges)
                 if listener is not None:
                     due = every == 1 or (k + 1) % every == 0
-                    call_when(due, program.listeners.tell, listener, k + 1, violation)
+                    call_when(due, tell, listener, k + 1, violation)
                 path = [p.at[k].set(x) for p, x in zip(at.path, now(state), strict=True)] if record else []
                 violations = at.violations.at[k].set(violation)
                 return state, at._replace(steps=k + 1, violation=violation, violations=violations, path=path)
@@ -183,7 +186,7 @@ def solve(
             at = jax.lax.while_loop(changes, lambda at: from_there(at)[0], at)
             again = at.made > 1
         if listener is not None and every > 1:
-            call_when(at.steps % every != 0, program.listeners.tell, listener, at.steps, at.violation)
+            call_when(at.steps % every != 0, tell, listener, at.steps, at.violation)
         converged = (at.violation <= limit) & ~again
         status = jnp.where(
             jnp.isfinite(at.violation),
@@ -195,7 +198,12 @@ def solve(
         return found, at.neglected
 
     key = (max_steps, callback is None, every, record)
-    listener = None if callback is None else jnp.asarray(program.listeners.number(callback), jnp.int32)
+    listener = None
+    if callback is not None:
+        if not any(known is callback for known in program.listeners):
+            program.listeners.append(callback)
+        number = next(i for i, known in enumerate(program.listeners) if known is callback)
+        listener = jnp.asarray(number, jnp.int32)
 
     def attempt() -> Any:
         run_compiled = program.solves.setdefault(key, jax.jit(functools.partial(run)))

@@ -7,14 +7,13 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, dataclass_transform, overload
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from pjax.checks import check_finite, check_mesh, check_whole
-from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import fan_out
@@ -23,7 +22,6 @@ from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition, two_sets
 from pjax.graph.stack.stacking import stacked
-from pjax.optim.callback import Listeners
 from pjax.optim.neglect import watched
 
 P = TypeVar("P")
@@ -50,6 +48,29 @@ class Moved(NamedTuple):
     loss: jax.Array
     aux: list[Any]
     """What the function returns beside, as far as the graph has it."""
+
+
+class Iteration(Protocol):
+    """A projection method on one problem. All methods are pure.
+
+    The state is a pytree. It has the squared violation that the last step saw, summed over edges (`squared`),
+    and for each node with a history the largest term that it left out so far, relative (`neglected`).
+    """
+
+    def start(self) -> Any:
+        """The state at the forward evaluation."""
+
+    def step(self, state: Any) -> Any:
+        """One step of the method."""
+
+    def values(self, state: Any) -> dict[int, jax.Array]:
+        """How far the consensus of each node that is read has moved: the mean of the edges that leave it."""
+
+    def parameters(self, state: Any) -> dict[int, jax.Array]:
+        """How far each parameter has moved, by node."""
+
+    def agreed(self, state: Any, mean: Callable[[jax.Array], jax.Array]) -> Any:
+        """The state after an exchange between groups: its parameters are moved to their mean."""
 
 
 T = TypeVar("T")
@@ -427,7 +448,7 @@ class Program:
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
         self.stored = frozenset[int]()
         self.store(self.stored)
-        self.listeners = Listeners()
+        self.listeners: list[Callable[..., Any]] = []  # those of `pjax.solve`, by number
         self._graph = graph
         self._kind = kind
         self._traced = traced

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from pjax.checks import check_whole
-from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim.solver import Moved, Solver, check_solver, check_transformation
+from pjax.optim.solver import Iteration, Moved, Solver, check_solver, check_transformation
 
 
 @dataclasses.dataclass(frozen=True)
