@@ -2,7 +2,6 @@
 
 import enum
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -209,7 +208,7 @@ def solve(
         run_compiled = program.solves.setdefault(key, jax.jit(functools.partial(run)))
         return run_compiled(leaves, traced.constants, limit, listener)
 
-    solution: Solution[Any] = watched(program, attempt, operator.itemgetter(1))[0]
+    solution: Solution[Any] = watched(program, attempt)[0]
     solution = solution._replace(
         params=jax.tree.unflatten(treedef, solution.params),
         path=None if solution.path is None else jax.tree.unflatten(treedef, solution.path),

@@ -5,7 +5,6 @@ import collections
 import dataclasses
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, dataclass_transform, overload
 
@@ -291,10 +290,8 @@ class Solver(abc.ABC):
                 look(traced.constants[i])
         program = compiled(self, traced)
         before = () if state is None else state.outer
-        new, outer, loss, neglected, aux = watched(
-            program,
-            lambda: program.update(leaves, traced.constants, before, treedef, divided > 1),
-            operator.itemgetter(3),
+        (new, outer, loss), neglected, aux = watched(
+            program, lambda: program.update(leaves, traced.constants, before, treedef, divided > 1)
         )
         params = jax.tree.unflatten(treedef, new)
         found = (loss, jax.tree.unflatten(traced.aux, aux)) if has_aux else loss
@@ -450,6 +447,7 @@ class Program:
         self.store(self.stored)
         self.listeners: list[Callable[..., Any]] = []  # those of `pjax.solve`, by number
         self._graph = graph
+        self.holds = graph.holds
         self._kind = kind
         self._traced = traced
 
@@ -459,11 +457,6 @@ class Program:
         self.solves.clear()
         # A new function, which is compiled anew.
         self.update = jax.jit(functools.partial(self._update), static_argnames=("treedef", "divided"))
-
-    @property
-    def holds(self) -> bool:
-        """Whether the function makes choices that depend on parameters."""
-        return self._graph.holds
 
     def edges(self, v: int) -> int:
         """The number of edges of each input of a contraction."""
@@ -509,7 +502,7 @@ class Program:
 
     def _update(
         self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any, divided: bool = False
-    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
+    ) -> tuple[tuple[list[Any], Any, jax.Array], dict[int, jax.Array], list[Any]]:
         """One update. Where the batch is divided, its arrays have the parts along a first axis."""
         own = len(constants) - (self._traced.given if divided else 0)
         fixed, arrays = constants[:own], constants[own:]
@@ -526,7 +519,7 @@ class Program:
 
         if self.solver.rounds == 1:
             leaves, outer, found = round_(leaves, outer)
-            return leaves, outer, found.loss, found.neglected, aux or found.aux
+            return (leaves, outer, found.loss), found.neglected, aux or found.aux
 
         def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array]:
             leaves, outer, first = carry
@@ -535,7 +528,7 @@ class Program:
 
         zero = jnp.zeros((), self.partition.graph.dtype)
         # Methods of several rounds keep nothing from step to step, so there is nothing to neglect.
-        return *jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}, aux
+        return jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}, aux
 
     def applied(
         self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any, loss: jax.Array
