@@ -25,7 +25,7 @@ class Projecting(EdgeSolver):
             itself, these are left out.
     """
 
-    extrapolate: Literal["tensor"] | None = None
+    extrapolate: Literal[None, "tensor"] = None
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         beyond = self.extrapolate is not None

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.errors import NeglectedWarning
+from pjax.graph.fan_out import entering
 from pjax.optim.callback import call_when
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def _over(found: Mapping[int, Any]) -> list[int]:
 
 def _fitting(program: "Program", nodes: Iterable[int]) -> frozenset[int]:
     """Those of the nodes whose edges there is room for; the smallest first."""
-    sizes = {v: program.edges(v) for v in nodes}
-    room = MOST_STORED - sum(map(program.edges, program.stored))
+    sizes = {v: entering(program.partition.graph.nodes[v], 0) for v in {*nodes, *program.stored}}
+    room = MOST_STORED - sum(map(sizes.__getitem__, program.stored))
     fitting = set()
-    for v in sorted(sizes, key=sizes.__getitem__):
+    for v in sorted(nodes, key=sizes.__getitem__):
         room -= sizes[v]
         if room >= 0:
             fitting.add(v)

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import functools
 import inspect
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, dataclass_transform, overload
 
@@ -15,7 +16,6 @@ from jax.sharding import NamedSharding
 from pjax.checks import check_finite, check_mesh, check_whole
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
@@ -301,16 +301,6 @@ class Solver(abc.ABC):
         return params, OptimizerState(state.updates + 1, worst, outer), found
 
 
-_CHOICES = {
-    "consensus": ("paper", "exact"),
-    "edges": ("implicit", "explicit"),
-    "constants": ("nodes", "fixed"),
-    "metric": ("unit", "balanced"),
-    "extrapolate": (None, "tensor"),
-    "state_dtype": (None, "bfloat16"),
-}
-
-
 @method
 class EdgeSolver(Solver):
     """A method that carries edges, or what stands for them, from step to step.
@@ -347,16 +337,17 @@ class EdgeSolver(Solver):
     constants: Literal["nodes", "fixed"] = "nodes"  # type: ignore[misc]
     metric: Literal["unit", "balanced"] = "unit"  # type: ignore[misc]
     stack: bool | NamedSharding = True  # type: ignore[misc]
-    state_dtype: Any = None  # type: ignore[misc]
+    state_dtype: Literal[None, "bfloat16"] = None  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         check_whole("steps_per_update", self.steps_per_update)
         if self.state_dtype in ("bfloat16", jnp.bfloat16):
             object.__setattr__(self, "state_dtype", jnp.dtype("bfloat16"))
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name, None)
-            if value not in allowed:
-                raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        for field in dataclasses.fields(self):
+            value, allowed = getattr(self, field.name), typing.get_args(field.type)
+            if typing.get_origin(field.type) is Literal and value not in allowed:
+                names = ", ".join(map(repr, allowed))
+                raise InputError(f"{field.name} must be one of {names}, got {value!r}")
         if not isinstance(self.stack, bool | NamedSharding):
             raise InputError(f"stack must be True, False or a jax.sharding.NamedSharding, got {self.stack!r}")
         if isinstance(self.stack, NamedSharding) and (len(self.stack.spec) != 1 or None in self.stack.spec):
@@ -457,10 +448,6 @@ class Program:
         self.solves.clear()
         # A new function, which is compiled anew.
         self.update = jax.jit(functools.partial(self._update), static_argnames=("treedef", "divided"))
-
-    def edges(self, v: int) -> int:
-        """The number of edges of each input of a contraction."""
-        return fan_out.entering(self.partition.graph.nodes[v], 0)
 
     def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
         return self._kind(
