@@ -177,7 +177,7 @@ def solve(
         start = _At(list(leaves), zero, zero, largest, violations, path if record else [], {})
         at, loss = from_there(start)
         again = jnp.bool_(False)
-        if program.holds:  # they hold for the choices of the start: what with those of now?
+        if program.graph.holds:  # they hold for the choices of the start: what with those of now?
 
             def changes(at: _At) -> jax.Array:
                 return (at.violation <= limit) & (at.made > 1) & (at.steps < max_steps)

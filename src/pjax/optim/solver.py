@@ -437,8 +437,7 @@ class Program:
         self.stored = frozenset[int]()
         self.store(self.stored)
         self.listeners: list[Callable[..., Any]] = []  # those of `pjax.solve`, by number
-        self._graph = graph
-        self.holds = graph.holds
+        self.graph = graph
         self._kind = kind
         self._traced = traced
 
@@ -470,7 +469,7 @@ class Program:
             arrays: which of the constants are those of the batch.
         """
         found: set[int] = set()
-        for node in self._graph.nodes:
+        for node in self.graph.nodes:
             exprs = [wire.expr for wire in node.inputs]
             if any(e.constant in arrays or e.node in found for e in layout.walk(*exprs)):
                 found.add(node.index)
