@@ -171,8 +171,8 @@ class _Search:
     """Looks for what is not finite in a function, and in the steps that a method makes from there."""
 
     def __init__(self, solver: Solver, traced: tracing.Traced) -> None:
-        self.program = Program(solver.one_by_one(), traced, _Watched)
-        self.solver, self.graph = self.program.solver, self.program.partition.graph
+        self.program = Program(solver, traced, _Watched, stack=False)
+        self.solver, self.graph = solver, self.program.partition.graph
         self.traced, self.constants = traced, traced.constants
         self.step = 0
 

@@ -35,7 +35,7 @@ class Projecting(EdgeSolver):
         def advance(space: EdgeSpace, z: EdgeState) -> tuple[EdgeState, Callable[[], jax.Array]]:
             squared = jnp.zeros((), problem.dtype)
             for k in range(len(problem.partition.sets)):
-                after, _, moved = space.project(k, z)
+                after, moved = space.measured(k, z)
                 z = space.extrapolated(k, z, after) if beyond else after
                 squared += moved
             return z, lambda: squared

@@ -37,14 +37,14 @@ class DifferenceMap(_Reflecting):
 
         def behind(space: EdgeSpace, z: State) -> State:
             if beta == 1:
-                return space.project(0, z).state
-            second = space.project(1, z).state
-            return space.project(0, combine((1 - 1 / beta, second), (1 / beta, z))).state
+                return space.project(0, z)
+            second = space.project(1, z)
+            return space.project(0, combine((1 - 1 / beta, second), (1 / beta, z)))
 
         def advance(space: EdgeSpace, z: State) -> tuple[State, Callable[[], jax.Array]]:
             last = behind(space, z)
-            first = last if beta == 1 else space.project(0, z).state
-            ahead = space.project(1, combine((1 + 1 / beta, first), (-1 / beta, z))).state
+            first = last if beta == 1 else space.project(0, z)
+            ahead = space.project(1, combine((1 + 1 / beta, first), (-1 / beta, z)))
             return combine((1, z), (beta, ahead), (-beta, last)), lambda: space.distance(ahead, last)
 
         return EdgeIteration(self.space(problem), advance, behind, measure)

@@ -67,11 +67,11 @@ class DouglasRachford(_Reflecting):
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         def shadow(space: EdgeSpace, z: State) -> State:
-            return space.project(0, z).state
+            return space.project(0, z)
 
         def advance(space: EdgeSpace, z: State) -> tuple[State, Callable[[], jax.Array]]:
             first = shadow(space, z)
-            second = space.project(1, combine((2, first), (-1, z))).state
+            second = space.project(1, combine((2, first), (-1, z)))
             rho = 2 * self.relaxation
             return combine((1, z), (rho, second), (-rho, first)), lambda: space.distance(first, second)
 

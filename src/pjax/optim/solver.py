@@ -182,10 +182,6 @@ class Solver(abc.ABC):
         moves = {v: total / len(losses) for v, total in totals.items()}
         return Moved(moves, {v: jnp.max(x) for v, x in neglected.items()}, jnp.mean(losses), [])
 
-    def one_by_one(self) -> "Solver":
-        """The same method without stacks: to look at nodes one by one."""
-        return self
-
     def stored(self, problem: Problem) -> Mapping[int, Any]:  # noqa: ARG002
         """The edges that a step starts from, by node; nothing for methods that keep none."""
         return {}
@@ -356,9 +352,6 @@ class EdgeSolver(Solver):
                 f" got {self.stack.spec}"
             )
 
-    def one_by_one(self) -> "EdgeSolver":
-        return dataclasses.replace(self, stack=False)
-
 
 def check_transformation(given: Any, name: str = "the outer optimiser") -> None:
     """Refuse what is no optax transformation."""
@@ -424,15 +417,20 @@ def _read(fn: Callable[..., Any], params: Any, batch: Any, parts: int, has_aux: 
 class Program:
     """A solver and a graph, compiled."""
 
-    def __init__(self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem) -> None:
-        """``kind`` is the class of its problems, where something is to be seen of what happens in them."""
+    def __init__(
+        self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem, *, stack: bool = True
+    ) -> None:
+        """``kind`` is the class of its problems, where something is to be seen of what happens in them.
+
+        Without ``stack`` nodes are looked at one by one, whatever the solver says.
+        """
         # Effects happen once, and what is returned beside is that of the first round.
         self._evaluates = traced.has_effects or not solver.sweeps or solver.rounds > 1
         graph = tracing.build(traced, sweeps=solver.sweeps, aux=not self._evaluates)
         self.solver = solver
         partition = solver.partition(graph)
         sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None
-        self.partition = stacked(partition, sharding) if solver.stack else partition
+        self.partition = stacked(partition, sharding) if stack and solver.stack else partition
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
         self.stored = frozenset[int]()
         self.store(self.stored)

@@ -73,15 +73,6 @@ def _next_to_targets(graph: Graph) -> set[int]:
     return found
 
 
-class Projected(NamedTuple):
-    """A state after the projection onto one set."""
-
-    state: State
-    values: dict[int, jax.Array]
-    squared: jax.Array
-    """The sum over the set's nodes of the squared moves of their edges."""
-
-
 class EdgeSpace:
     """The edges of a graph, and the projections onto the sets of its partition."""
 
@@ -166,8 +157,12 @@ class EdgeSpace:
             add(totals, [(s, part) for s, part in parts if s in wanted])
         return problem.means(totals)
 
-    def project(self, k: int, state: State) -> Projected:
-        """Project onto set k: its operations move their inputs, its nodes overwrite what they send."""
+    def project(self, k: int, state: State) -> State:
+        """The projection onto set k: its operations move their inputs, its nodes overwrite what they send."""
+        return self.measured(k, state)[0]
+
+    def measured(self, k: int, state: State) -> tuple[State, jax.Array]:
+        """The same, and the sum over the set's nodes of the squared moves of their edges."""
         problem, graph = self.problem, self.problem.graph
         new = dict(state)
         values = self.means(self._sets[k], state)
@@ -188,7 +183,7 @@ class EdgeSpace:
         for node in graph.nodes:
             if not node.is_parameter and self._place[node.index] != k:
                 new[node.index] = self._overwritten(k, node, new[node.index], values)
-        return Projected(new, values, squared)
+        return new, squared
 
     def shifted(self, state: State, moves: dict[int, jax.Array]) -> State:
         """The state with all edges that leave some nodes moved on."""
