@@ -53,6 +53,15 @@ NETWORKS = {
     "deep_rnn": lambda: rnn([5, 5, 5], skip=True),
     "attention": attention,
 }
+
+
+def unstacked(solver):
+    """The same method without stacks."""
+    if isinstance(solver, optim.Outer):
+        return dataclasses.replace(solver, method=unstacked(solver.method))
+    return dataclasses.replace(solver, stack=False)
+
+
 SOLVERS = {
     "AP": optim.AlternatingProjections(steps_per_update=4),
     "AP+": optim.AlternatingProjections(
@@ -94,7 +103,7 @@ def test_graphs_without_equal_nodes_are_the_same_program(graph):
     fn, params = make(graph, np.float64)
     for name in ("AP", "DR", "AP+"):
         assert not is_stacked(SOLVERS[name], fn, params)
-        assert program_text(SOLVERS[name], fn, params) == program_text(SOLVERS[name].one_by_one(), fn, params)
+        assert program_text(SOLVERS[name], fn, params) == program_text(unstacked(SOLVERS[name]), fn, params)
 
 
 # --- Options for which every node has numbers of its own: every member of a stack has ---
@@ -210,8 +219,8 @@ def test_members_have_numbers_of_their_own(network, name):
     fn, params = TAKEN[network][0]()
     params, solver = unequal(params), OWN[name]
     assert is_stacked(solver, fn, params)
-    assert not is_stacked(solver.one_by_one(), fn, params)
-    found, expected = (s.update(fn, params, s.init(params))[0] for s in (solver, solver.one_by_one()))
+    assert not is_stacked(unstacked(solver), fn, params)
+    found, expected = (s.update(fn, params, s.init(params))[0] for s in (solver, unstacked(solver)))
     for start, a, b in zip(*map(jax.tree.leaves, (params, found, expected)), strict=True):
         move = float(jnp.abs(b - start).max())
         assert move > 1e-7
@@ -226,8 +235,7 @@ def test_violations_are_measured_the_same(name):
     fn, params = experts()
     params, solver = unequal(params), OWN[name]
     found, expected = (
-        pjax.solve(fn, params, s, max_steps=4, tolerance=0.0).violations
-        for s in (solver, solver.one_by_one())
+        pjax.solve(fn, params, s, max_steps=4, tolerance=0.0).violations for s in (solver, unstacked(solver))
     )
     assert (expected > 0).all()
     np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -540,7 +548,7 @@ def one_by_one():
 
     @functools.cache
     def moved(through, solver):
-        return SOLVERS[solver].one_by_one().update(*in_one_array(through, 3, jnp.float64))[0]
+        return unstacked(SOLVERS[solver]).update(*in_one_array(through, 3, jnp.float64))[0]
 
     return moved
 

@@ -1,13 +1,4 @@
-"""Tools for runs that do not do what they should.
-
-| question | tool |
-|---|---|
-| which layer does not converge? | `violations` |
-| where does the NaN come from? | `locate_nan` |
-| why are there identity nodes? | `explain_partition` |
-| why is it compiled again? | `explain_recompile` |
-| how far is it? | `progress` |
-"""
+"""Tools for runs that do not do what they should."""
 
 from pjax.debug._locate_nan import NotFinite as NotFinite
 from pjax.debug._locate_nan import Range as Range

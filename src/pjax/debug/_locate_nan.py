@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,6 @@ from pjax.graph.wires import Evaluator, Expr
 from pjax.optim.solver import OptimizerState, Program, Solver
 from pjax.rules.base import Moves
 from pjax.tools.drawing.names import NodeInfo, info
-
-Values: TypeAlias = dict[int, jax.Array]
-"""Displacements of nodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,8 +171,8 @@ class _Search:
     """Looks for what is not finite in a function, and in the steps that a method makes from there."""
 
     def __init__(self, solver: Solver, traced: tracing.Traced) -> None:
-        self.program = Program(solver.one_by_one(), traced, _Watched)
-        self.solver, self.graph = self.program.solver, self.program.partition.graph
+        self.program = Program(solver, traced, _Watched, stack=False)
+        self.solver, self.graph = solver, self.program.partition.graph
         self.traced, self.constants = traced, traced.constants
         self.step = 0
 
@@ -277,11 +274,11 @@ class _Search:
             leaves = new
             yield found or self.in_function(leaves)
 
-    def at_node(self, v: int, where: str, leaves: list[Any], old: Values, new: Values) -> NotFinite:
+    def at_node(self, v: int, where: str, leaves: Any, old: dict[int, Any], new: dict[int, Any]) -> NotFinite:
         """What a step made of a node that is not finite, from the displacements before it and after it."""
 
         @jax.jit
-        def seen(leaves: list[Any], constants: Any, old: Values) -> tuple[list[Any], list[Any]]:
+        def seen(leaves: list[Any], constants: Any, old: dict[int, Any]) -> tuple[list[Any], list[Any]]:
             problem = self.program.problem(leaves, constants)
             shifts = problem.shifts(v, old) if old else itertools.repeat(None)
             pairs = zip(problem.inputs[v], shifts, strict=False)

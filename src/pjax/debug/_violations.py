@@ -184,7 +184,7 @@ def violations(
     if solver.check:
         check_finite(traced, leaves)
     # Node by node; and not from the cache, where the same graph may come from other lines.
-    program = Program(solver.one_by_one(), traced)
+    program = Program(solver, traced, stack=False)
     graph = program.partition.graph
     nodes = [node for node in graph.nodes if not node.is_parameter]
 

@@ -30,11 +30,7 @@ class State(NamedTuple):
     message: dict[int, jax.Array]
     squared: jax.Array
     """The sum over all nodes of the squared moves of the last cycle, where measured."""
-
-    @property
-    def neglected(self) -> dict[int, jax.Array]:
-        """Nothing."""
-        return {}
+    neglected: dict[int, jax.Array] = {}  # noqa: RUF012 - nothing is
 
 
 # In sets of more nodes than this inputs wait as well: that costs a copy, and saves more with each node.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pjax.graph import fan_out
-from pjax.graph.nodes import Graph, Node
+from pjax.graph.nodes import Node
 from pjax.graph.partition import Partition
 from pjax.graph.wires import Evaluator, Wire, Wiring, leaving, walk, wirings
 from pjax.rules.arithmetic import condensed
@@ -154,7 +154,27 @@ class Problem:
 
     @functools.cached_property
     def _factors(self) -> dict[int, np.ndarray | jax.Array]:
-        return factors(self.graph, self._evaluate)
+        """By which factors the losses of each target enter what the function returns: their mean.
+
+        Those that follow from the program alone are arrays of NumPy.
+        """
+        size = sum(math.prod(expr.shape) for expr in self.graph.outputs)
+        found: dict[int, Any] = {}
+        for expr in self.graph.outputs:
+            wire = Wire(expr)
+            if wire.constant or not expr.after:
+                continue
+            share = np.full(expr.shape, 1 / size, self.graph.dtype)
+            avals = [jax.ShapeDtypeStruct(self.graph.nodes[s].shape, self.graph.dtype) for s in wire.sources]
+            targets = all(self.graph.nodes[s].is_target for s in wire.needs)
+            if not targets or any(e.constant is not None for e in walk(expr)):
+                parts: Sequence[Any] = Wiring(wire, avals, self._evaluate).pull(jnp.asarray(share))
+            else:
+                with jax.ensure_compile_time_eval():
+                    known = Wiring(wire, avals, Evaluator((), {})).pull(jnp.asarray(share))
+                    parts = [np.asarray(part) for part in known]
+            add(found, zip(wire.sources, parts, strict=True))
+        return found
 
     @functools.cached_property
     def _lengths(self) -> dict[int, tuple[jax.Array, ...]]:
@@ -232,11 +252,9 @@ class Problem:
 
     def widen(self, state: S) -> S:
         """A state to compute with."""
-
-        def one(x: jax.Array) -> jax.Array:
-            return x.astype(self.dtype) if x.dtype == self._state_dtype else x
-
-        return state if self._state_dtype == self.dtype else jax.tree.map(one, state)
+        if self._state_dtype == self.dtype:
+            return state
+        return jax.tree.map(lambda x: x.astype(self.dtype) if x.dtype == self._state_dtype else x, state)
 
     def _recomputed(self, keep: Callable[[Node], bool]) -> tuple[list[int], list[int]]:
         """The nodes whose values are kept, and those that follow from them, in an order of evaluation.
@@ -420,27 +438,3 @@ class Problem:
         """Which input of a product keeps its value, where constants are fixed."""
         constant = [i for i, wire in enumerate(node.wires) if wire.constant]
         return constant[0] if self.fixed_constants and constant else None
-
-
-def factors(graph: Graph, evaluate: Evaluator) -> dict[int, np.ndarray | jax.Array]:
-    """By which factors the losses of each target enter what the function returns: their mean.
-
-    Those that follow from the program alone are arrays of NumPy.
-    """
-    size = sum(math.prod(expr.shape) for expr in graph.outputs)
-    found: dict[int, Any] = {}
-    for expr in graph.outputs:
-        wire = Wire(expr)
-        if wire.constant or not expr.after:
-            continue
-        share = np.full(expr.shape, 1 / size, graph.dtype)
-        avals = [jax.ShapeDtypeStruct(graph.nodes[s].shape, graph.dtype) for s in wire.sources]
-        targets = all(graph.nodes[s].is_target for s in wire.needs)
-        if not targets or any(e.constant is not None for e in walk(expr)):
-            parts: Sequence[Any] = Wiring(wire, avals, evaluate).pull(jnp.asarray(share))
-        else:
-            with jax.ensure_compile_time_eval():
-                known = Wiring(wire, avals, Evaluator((), {})).pull(jnp.asarray(share))
-                parts = [np.asarray(part) for part in known]
-        add(found, zip(wire.sources, parts, strict=True))
-    return found

@@ -136,7 +136,7 @@ def check_parameters(model: str, declared: Mapping[str, Parameter], given: Any) 
 
 # --- Modules ---
 
-_RESERVED = ("apply", "bind", "init", "shapes")
+_RESERVED = ("apply", "bind", "init")
 
 
 class Module:
@@ -211,15 +211,6 @@ class Module:
                 )
             values[name] = jnp.asarray(value, to)
         return values
-
-    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shape and type of every parameter, by name; nothing is computed.
-
-        >>> from pjax import nn
-        >>> nn.Linear(2, 3).shapes()
-        {'weight': ShapeDtypeStruct(shape=(2, 3), dtype=float32)}
-        """
-        return {name: jax.ShapeDtypeStruct(p.shape, p.dtype) for name, p in self._parameters().items()}
 
     def bind(self, params: Mapping[str, Any]) -> Self:
         """A copy of the module with arrays in place of its parameters.

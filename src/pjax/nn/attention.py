@@ -29,8 +29,7 @@ class MultiHeadAttention(Module):
 
     Args:
         features: length of the last axis of the input and of the output.
-        heads: how many heads.
-        head_features: features of each head; by default ``features / heads``.
+        heads: how many heads, of ``features / heads`` features each.
         causal: whether a position may read only itself and those before.
 
     Parameters: ``query.weight``, ``key.weight``, ``value.weight``, ``out.weight``.
@@ -41,22 +40,17 @@ class MultiHeadAttention(Module):
     (3, 5, 8)
     """
 
-    def __init__(
-        self, features: int, heads: int, head_features: int | None = None, *, causal: bool = False
-    ) -> None:
+    def __init__(self, features: int, heads: int, *, causal: bool = False) -> None:
         self.features = check_whole("MultiHeadAttention: features", features)
         self.heads = check_whole("MultiHeadAttention: heads", heads)
-        if head_features is None and self.features % self.heads:
+        if self.features % self.heads:
             raise InputError(
                 f"MultiHeadAttention: {self.features} features cannot be divided among {self.heads} heads; "
-                "choose another number, or give head_features."
+                "choose another number."
             )
-        each = self.features // self.heads if head_features is None else head_features
-        self.head_features = check_whole("MultiHeadAttention: head_features", each)
+        self.head_features = self.features // self.heads
         self.causal = bool(causal)
-        inner = self.heads * self.head_features
-        self.query, self.key, self.value = (Linear(self.features, inner) for _ in range(3))
-        self.out = Linear(inner, self.features)
+        self.query, self.key, self.value, self.out = (Linear(features, features) for _ in range(4))
         self.relu = ReLU()
 
     def __call__(self, x: Operand) -> Any:
@@ -76,7 +70,7 @@ class MultiHeadAttention(Module):
             counts = np.arange(1, length + 1)
         heads = pnp.einsum("...hqk,...khd->...qhd", scores, value)
         heads = pnp.multiply(heads, (1 / counts).astype(heads.dtype)[:, None, None])
-        return self.out(pnp.reshape(heads, (*shape[:-1], self.heads * self.head_features)))
+        return self.out(pnp.reshape(heads, shape))
 
     def _label(self) -> str:
         sizes = f"{self.features}, {self.heads} heads of {self.head_features}"

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
@@ -27,11 +25,10 @@ class Conv2D(Module):
         bias: whether to add a bias, which starts at zero. A relu after the layer has its own.
         initialiser: for the weight of shape ``(height, width, in_features, out_features)``; by default
             normal with variance ``1 / (height * width * in_features)``.
-        dtype: type of the parameters.
 
     Parameters: ``weight``, and ``bias`` if asked for.
 
-    >>> import jax
+    >>> import jax, numpy as np
     >>> layer = Conv2D(1, 4, kernel_size=3, strides=2)
     >>> params = layer.init(jax.random.key(0))
     >>> layer.apply(params, np.ones((5, 8, 8, 1), np.float32)).shape
@@ -48,7 +45,6 @@ class Conv2D(Module):
         bias: bool = False,
         *,
         initialiser: Initialiser | None = None,
-        dtype: Any = np.float32,
     ) -> None:
         self.in_features = check_whole("Conv2D: in_features", in_features)
         self.out_features = check_whole("Conv2D: out_features", out_features)
@@ -56,8 +52,8 @@ class Conv2D(Module):
         self.strides = pair("Conv2D", "strides", strides)
         self.padding = padding_setting("Conv2D", padding)
         shape = (*self.kernel_size, self.in_features, self.out_features)
-        self.weight = Parameter(shape, initialiser or KEEPING_SIZE, dtype)
-        self.bias = Parameter((self.out_features,), dtype=dtype) if bias else None
+        self.weight = Parameter(shape, initialiser or KEEPING_SIZE)
+        self.bias = Parameter(self.out_features) if bias else None
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, height, width, out_features)``."""
@@ -84,6 +80,7 @@ class MaxPool(Module):
         strides: step along each axis; by default the window's size.
         padding: ``"SAME"``, ``"VALID"``, a number, or a pair (before, after) for each axis.
 
+    >>> import numpy as np
     >>> MaxPool(2).apply({}, np.arange(16.0).reshape(1, 4, 4, 1)).ravel().tolist()
     [5.0, 7.0, 13.0, 15.0]
     """
@@ -113,6 +110,7 @@ class MaxPool(Module):
 class GlobalMaxPool(Module):
     r"""The maximum over both axes of space, :math:`y_c = \max_{ij} x_{ijc}`.
 
+    >>> import numpy as np
     >>> GlobalMaxPool().apply({}, np.arange(8.0).reshape(1, 2, 2, 2)).tolist()
     [[6.0, 7.0]]
     """

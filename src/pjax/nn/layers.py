@@ -1,6 +1,6 @@
 """Layers: linear maps, embeddings, relus and rounding, sequences of layers; and what all layers check."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -70,7 +70,6 @@ class Linear(Module):
         bias: whether to add a bias, which starts at zero. A relu after the layer has its own.
         initialiser: for the weight of shape ``(in_features, out_features)``; by default normal with variance
             ``1 / in_features``.
-        dtype: type of the parameters.
 
     Parameters: ``weight``, and ``bias`` if asked for.
 
@@ -88,13 +87,12 @@ class Linear(Module):
         bias: bool = False,
         *,
         initialiser: Initialiser | None = None,
-        dtype: Any = np.float32,
     ) -> None:
         self.in_features = check_whole("Linear: in_features", in_features)
         self.out_features = check_whole("Linear: out_features", out_features)
         shape = (self.in_features, self.out_features)
-        self.weight = Parameter(shape, initialiser or KEEPING_SIZE, dtype)
-        self.bias = Parameter((self.out_features,), dtype=dtype) if bias else None
+        self.weight = Parameter(shape, initialiser or KEEPING_SIZE)
+        self.bias = Parameter(self.out_features) if bias else None
 
     def __call__(self, x: Operand) -> Any:
         """The output of shape ``(…, out_features)``."""
@@ -114,7 +112,6 @@ class Embedding(Module):
         features: length of a vector.
         initialiser: for the weight of shape ``(num, features)``; by default normal with variance 1, because
             each output reads one entry.
-        dtype: type of the weight.
 
     Parameters: ``weight``.
 
@@ -123,14 +120,11 @@ class Embedding(Module):
     [[4.0, 5.0], [0.0, 1.0]]
     """
 
-    def __init__(
-        self, num: int, features: int, *, initialiser: Initialiser | None = None, dtype: Any = np.float32
-    ) -> None:
+    def __init__(self, num: int, features: int, *, initialiser: Initialiser | None = None) -> None:
         self.num = check_whole("Embedding: num", num)
         self.features = check_whole("Embedding: features", features)
-        self.weight = Parameter(
-            (self.num, self.features), initialiser or jax.nn.initializers.normal(1.0), dtype
-        )
+        initialiser = initialiser or jax.nn.initializers.normal(1.0)
+        self.weight = Parameter((self.num, self.features), initialiser)
 
     def __call__(self, x: Operand) -> Any:
         """The vectors of the codes, of shape ``(*x.shape, features)``."""
@@ -165,8 +159,6 @@ class ReLU(Module):
 
     Args:
         features: length of the bias, and of the last axis of the input; without it there is no bias.
-        initialiser: for the bias; zeros by default.
-        dtype: type of the bias.
 
     Parameters: ``bias`` if `features` is given.
 
@@ -176,15 +168,9 @@ class ReLU(Module):
     [2.0, 0.0]
     """
 
-    def __init__(
-        self,
-        features: int | None = None,
-        *,
-        initialiser: Initialiser = jax.nn.initializers.zeros,
-        dtype: Any = np.float32,
-    ) -> None:
+    def __init__(self, features: int | None = None) -> None:
         self.features = None if features is None else check_whole("ReLU: features", features)
-        self.bias = None if self.features is None else Parameter((self.features,), initialiser, dtype)
+        self.bias = None if self.features is None else Parameter(self.features)
 
     def __call__(self, x: Operand) -> Any:
         """An array of the shape of the input."""
@@ -259,15 +245,6 @@ class Sequential(Module):
         for layer in self.layers:
             x = layer(x)
         return x
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __getitem__(self, place: int) -> Any:
-        return self.layers[place]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.layers)
 
 
 class Concat(Sequential):

@@ -31,7 +31,6 @@ class RNN(Module):
         widths: features of the hidden layers of the cell, at least one.
         classes: how many logits; by default `num`.
         embedding: features of a character; by default as many as the first hidden layer.
-        state: features of the state; by default as many as the last hidden layer.
         skip: whether the readout reads all hidden layers, concatenated, and not the last alone.
 
     Parameters: ``embed.weight``, ``hidden.0.weight``, ``relu.0.bias`` and so on, ``state.weight``,
@@ -50,7 +49,6 @@ class RNN(Module):
         classes: int | None = None,
         *,
         embedding: int | None = None,
-        state: int | None = None,
         skip: bool = False,
     ) -> None:
         if isinstance(widths, str) or not isinstance(widths, Sequence) or not widths:
@@ -60,12 +58,11 @@ class RNN(Module):
         self.classes = self.num if classes is None else check_whole("RNN: classes", classes)
         self.skip = bool(skip)
         self.embed = Embedding(self.num, widths[0] if embedding is None else embedding)
-        self.state_features = widths[-1] if state is None else check_whole("RNN: state", state)
-        inputs = [self.embed.features + self.state_features, *widths[:-1]]
+        inputs = [self.embed.features + widths[-1], *widths[:-1]]
         self.hidden = [Linear(*sizes) for sizes in zip(inputs, widths, strict=True)]
         self.relu = [ReLU(width) for width in widths]
         readable = sum(widths) if self.skip else widths[-1]
-        self.state = Linear(readable, self.state_features)
+        self.state = Linear(readable, widths[-1])
         self.out = Linear(readable, self.classes)
         self.activation = ReLU()
 
@@ -74,7 +71,7 @@ class RNN(Module):
         shape = check_shape(self._place(), x, "time", what="codes")
         self.embed.check(x)
         values = (x, self.embed.weight, self.state.weight)
-        state = jnp.zeros((*shape[:-1], self.state_features), self.state.weight.dtype)
+        state = jnp.zeros((*shape[:-1], self.state.out_features), self.state.weight.dtype)
         if any(isinstance(value, Computation) for value in values):  # built by hand, step by step
             seen = []
             for t in range(shape[-1]):
@@ -88,25 +85,6 @@ class RNN(Module):
         _, stacked = jax.lax.scan(self._step, state, jnp.moveaxis(jnp.asarray(x), -1, 0), unroll=WRITTEN_OUT)
         return self.out(jnp.moveaxis(stacked, 0, -2))
 
-    def step(self, x: Operand, state: Operand) -> tuple[Any, Any]:
-        """One character: the logits for the next, and the state after it.
-
-        For writing text with a bound model, one character at a time.
-
-        Args:
-            x: codes of shape ``(…)``.
-            state: of shape ``(…, state)``; zeros at the start.
-
-        >>> model = RNN(65, [32])
-        >>> bound = model.bind(model.init(jax.random.key(0)))
-        >>> logits, state = bound.step(jnp.array(3), jnp.zeros(32))
-        >>> logits.shape, state.shape
-        ((65,), (32,))
-        """
-        check_shape(self._place() + ", state", state, self.state_features)
-        state, hidden = self._step(state, x)
-        return self.out(hidden), state
-
     def _step(self, state: Operand, x: Operand) -> tuple[Any, Any]:
         """The state after a character, and what the readout reads."""
         y = pnp.concatenate([self.embed(x), state], axis=-1)
@@ -118,4 +96,4 @@ class RNN(Module):
         return self.activation(self.state(hidden)), hidden
 
     def _label(self) -> str:
-        return f"RNN({self.num} → {self.classes}, state {self.state_features}{', skip' * self.skip})"
+        return f"RNN({self.num} → {self.classes}, state {self.state.out_features}{', skip' * self.skip})"

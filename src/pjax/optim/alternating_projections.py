@@ -1,19 +1,16 @@
 """Alternating projections."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
 from pjax.engines.consensus import State, Sweep
-from pjax.engines.edges.iteration import EdgeIteration
-from pjax.engines.edges.space import EdgeSpace
+from pjax.engines.edges.space import EdgeIteration, EdgeSpace
 from pjax.engines.edges.space import State as EdgeState
-from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
-from pjax.optim.solver import EdgeSolver, Moved, method
+from pjax.optim.solver import EdgeSolver, Iteration, Moved, method
 
 
 @method
@@ -28,27 +25,22 @@ class Projecting(EdgeSolver):
             itself, these are left out.
     """
 
-    extrapolate: Literal["tensor"] | None = None
+    extrapolate: Literal[None, "tensor"] = None
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         beyond = self.extrapolate is not None
         if self.edges == "implicit":
             return Sweep(problem, extrapolate=beyond, measure=measure)
-        return EdgeIteration(EdgeSpace(problem), partial(_cycle, beyond), measure=measure)
 
+        def advance(space: EdgeSpace, z: EdgeState) -> tuple[EdgeState, Callable[[], jax.Array]]:
+            squared = jnp.zeros((), problem.dtype)
+            for k in range(len(problem.partition.sets)):
+                after, moved = space.measured(k, z)
+                z = space.extrapolated(k, z, after) if beyond else after
+                squared += moved
+            return z, lambda: squared
 
-def _cycle(
-    extrapolate: bool,
-    space: EdgeSpace,
-    z: EdgeState,
-    measure: bool,  # noqa: ARG001
-) -> tuple[EdgeState, jax.Array]:
-    squared = jnp.zeros((), space.problem.dtype)
-    for k in range(len(space.problem.partition.sets)):
-        after, _, moved = space.project(k, z)
-        z = space.extrapolated(k, z, after) if extrapolate else after
-        squared += moved
-    return z, squared
+        return EdgeIteration(EdgeSpace(problem), advance, measure=measure)
 
 
 @method

@@ -1,18 +1,16 @@
 """The difference map."""
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
-from pjax.engines.edges.iteration import EdgeIteration
-from pjax.engines.edges.space import EdgeSpace, State, combine
-from pjax.engines.iteration import Iteration
+from pjax.engines.edges.space import EdgeIteration, EdgeSpace, State, combine
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.optim.douglas_rachford import _Reflecting
-from pjax.optim.solver import method
+from pjax.optim.solver import Iteration, method
 
 
 @method
@@ -39,15 +37,14 @@ class DifferenceMap(_Reflecting):
 
         def behind(space: EdgeSpace, z: State) -> State:
             if beta == 1:
-                return space.project(0, z).state
-            second = space.project(1, z).state
-            return space.project(0, combine((1 - 1 / beta, second), (1 / beta, z))).state
+                return space.project(0, z)
+            second = space.project(1, z)
+            return space.project(0, combine((1 - 1 / beta, second), (1 / beta, z)))
 
-        def advance(space: EdgeSpace, z: State, measure: bool) -> tuple[State, jax.Array]:
+        def advance(space: EdgeSpace, z: State) -> tuple[State, Callable[[], jax.Array]]:
             last = behind(space, z)
-            first = last if beta == 1 else space.project(0, z).state
-            ahead = space.project(1, combine((1 + 1 / beta, first), (-1 / beta, z))).state
-            gap = space.distance(ahead, last) if measure else jnp.zeros((), problem.dtype)
-            return combine((1, z), (beta, ahead), (-beta, last)), gap
+            first = last if beta == 1 else space.project(0, z)
+            ahead = space.project(1, combine((1 + 1 / beta, first), (-1 / beta, z)))
+            return combine((1, z), (beta, ahead), (-beta, last)), lambda: space.distance(ahead, last)
 
-        return EdgeIteration(self.space(problem), advance, shadow=behind, measure=measure)
+        return EdgeIteration(self.space(problem), advance, behind, measure)

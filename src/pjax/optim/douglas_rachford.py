@@ -1,17 +1,15 @@
 """Douglas-Rachford, and its relatives by relaxation."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from pjax.checks import check_whole
-from pjax.engines.edges.iteration import EdgeIteration, first_projection
-from pjax.engines.edges.space import EdgeSpace, State, combine, histories
-from pjax.engines.iteration import Iteration
+from pjax.engines.edges.space import EdgeIteration, EdgeSpace, State, combine, histories
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim.solver import EdgeSolver, method
+from pjax.optim.solver import EdgeSolver, Iteration, method
 
 
 @method
@@ -68,11 +66,13 @@ class DouglasRachford(_Reflecting):
         return self.relaxation == 0.5
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
-        def advance(space: EdgeSpace, z: State, measure: bool) -> tuple[State, jax.Array]:
-            first = space.project(0, z).state
-            second = space.project(1, combine((2, first), (-1, z))).state
-            rho = 2 * self.relaxation
-            gap = space.distance(first, second) if measure else jnp.zeros((), problem.dtype)
-            return combine((1, z), (rho, second), (-rho, first)), gap
+        def shadow(space: EdgeSpace, z: State) -> State:
+            return space.project(0, z)
 
-        return EdgeIteration(self.space(problem), advance, shadow=first_projection, measure=measure)
+        def advance(space: EdgeSpace, z: State) -> tuple[State, Callable[[], jax.Array]]:
+            first = shadow(space, z)
+            second = space.project(1, combine((2, first), (-1, z)))
+            rho = 2 * self.relaxation
+            return combine((1, z), (rho, second), (-rho, first)), lambda: space.distance(first, second)
+
+        return EdgeIteration(self.space(problem), advance, shadow, measure)

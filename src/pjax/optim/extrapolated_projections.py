@@ -9,12 +9,11 @@ import jax
 
 from pjax.checks import check_whole
 from pjax.engines import soft
-from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition, last_to_first
-from pjax.optim.solver import Solver, check_transformation, method
+from pjax.optim.solver import Iteration, Solver, check_transformation, method
 
 
 @method

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from pjax.errors import NeglectedWarning
+from pjax.graph.fan_out import entering
 from pjax.optim.callback import call_when
 
 if TYPE_CHECKING:
     from pjax.optim.solver import Program
 
-T = TypeVar("T")
+T = TypeVar("T", bound=tuple[Any, ...])
 
 BOUND = 1e-3
 """The largest term that a history may leave out, relative to the vectors of which it keeps a multiple."""
@@ -26,32 +27,24 @@ MOST_STORED = 2**24
 """So many edges of contractions are stored, at most, because their histories neglected too much."""
 
 
-def watched(program: "Program", run: Callable[[], T], neglected: Callable[[T], Mapping[int, jax.Array]]) -> T:
+def watched(program: "Program", run: Callable[[], T]) -> T:
     """The result of a run of a program, made again with more edges stored where histories neglected too much.
 
-    ``neglected`` takes from a result the largest neglected term of each node that has a history.
+    The result is a tuple, second in which is the largest neglected term of each node that has a history.
     """
     while True:
         result = run()
-        found = neglected(result)
-        if not found:
-            return result
+        found: Mapping[int, Any] = result[1]
         if any(isinstance(x, jax.core.Tracer) for x in found.values()):
-            if not program.solver.check:
-                return result
-            # A compiled program cannot be run again.
-            call_when(
-                ~(jnp.max(jnp.stack(list(found.values()))) <= BOUND),
-                lambda found: _warn(program, _over(found)),
-                found,
-            )
+            if program.solver.check:  # a compiled program cannot be run again
+                worst = jnp.max(jnp.stack(list(found.values())))
+                call_when(~(worst <= BOUND), lambda found: _warn(program, _over(found)), found)
             return result
         over = _over(found)
-        if not over:
-            return result
-        fitting = _fitting(program, over) if program.solver.may_store else frozenset()
+        fitting = _fitting(program, over) if over and program.solver.may_store else frozenset()
         if not fitting:
-            _warn(program, over)
+            if over:
+                _warn(program, over)
             return result
         program.store(fitting)
 
@@ -63,10 +56,10 @@ def _over(found: Mapping[int, Any]) -> list[int]:
 
 def _fitting(program: "Program", nodes: Iterable[int]) -> frozenset[int]:
     """Those of the nodes whose edges there is room for; the smallest first."""
-    sizes = {v: program.edges(v) for v in nodes}
-    room = MOST_STORED - sum(map(program.edges, program.stored))
+    sizes = {v: entering(program.partition.graph.nodes[v], 0) for v in {*nodes, *program.stored}}
+    room = MOST_STORED - sum(map(sizes.__getitem__, program.stored))
     fitting = set()
-    for v in sorted(sizes, key=sizes.__getitem__):
+    for v in sorted(nodes, key=sizes.__getitem__):
         room -= sizes[v]
         if room >= 0:
             fitting.add(v)

@@ -2,7 +2,6 @@
 
 import enum
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -143,6 +142,9 @@ def solve(
     dtype = program.partition.graph.dtype
     limit, largest = (jnp.asarray(x, dtype) for x in (tolerance, jnp.finfo(dtype).max))
 
+    def tell(listener: Any, *values: Any) -> None:
+        program.listeners[int(listener)](*values)
+
     def run(
         leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
     ) -> tuple[Solution[Any], dict[int, jax.Array]]:
@@ -168,7 +170,7 @@ def solve(
                 moving, violation = per_edge(state.squared), per_edge(state.squared + still)
                 if listener is not None:
                     due = every == 1 or (k + 1) % every == 0
-                    call_when(due, program.listeners.tell, listener, k + 1, violation)
+                    call_when(due, tell, listener, k + 1, violation)
                 path = [p.at[k].set(x) for p, x in zip(at.path, now(state), strict=True)] if record else []
                 violations = at.violations.at[k].set(violation)
                 seen: dict[str, Any] = {"moving": moving, "violation": violation, "violations": violations}
@@ -185,7 +187,7 @@ def solve(
         start = _At(list(leaves), zero, zero, largest, largest, violations, path if record else [], {})
         at, loss = from_there(start)
         again = jnp.bool_(False)
-        if program.holds:  # they hold for the choices of the start: what with those of now?
+        if program.graph.holds:  # they hold for the choices of the start: what with those of now?
 
             def changes(at: _At) -> jax.Array:
                 return (at.moving <= limit) & (at.made > 1) & (at.steps < max_steps)
@@ -193,7 +195,7 @@ def solve(
             at = jax.lax.while_loop(changes, lambda at: from_there(at)[0], at)
             again = at.made > 1
         if listener is not None and every > 1:
-            call_when(at.steps % every != 0, program.listeners.tell, listener, at.steps, at.violation)
+            call_when(at.steps % every != 0, tell, listener, at.steps, at.violation)
         converged = (at.violation <= limit) & ~again
         status = jnp.where(
             jnp.isfinite(at.violation),
@@ -205,13 +207,18 @@ def solve(
         return found, at.neglected
 
     key = (max_steps, callback is None, every, record)
-    listener = None if callback is None else jnp.asarray(program.listeners.number(callback), jnp.int32)
+    listener = None
+    if callback is not None:
+        if not any(known is callback for known in program.listeners):
+            program.listeners.append(callback)
+        number = next(i for i, known in enumerate(program.listeners) if known is callback)
+        listener = jnp.asarray(number, jnp.int32)
 
     def attempt() -> Any:
         run_compiled = program.solves.setdefault(key, jax.jit(functools.partial(run)))
         return run_compiled(leaves, traced.constants, limit, listener)
 
-    solution: Solution[Any] = watched(program, attempt, operator.itemgetter(1))[0]
+    solution: Solution[Any] = watched(program, attempt)[0]
     solution = solution._replace(
         params=jax.tree.unflatten(treedef, solution.params),
         path=None if solution.path is None else jax.tree.unflatten(treedef, solution.path),

@@ -5,25 +5,22 @@ import collections
 import dataclasses
 import functools
 import inspect
-import operator
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, dataclass_transform, overload
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from pjax.checks import check_finite, check_mesh, check_whole
-from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition, two_sets
 from pjax.graph.stack.stacking import stacked
-from pjax.optim.callback import Listeners
 from pjax.optim.neglect import watched
 
 P = TypeVar("P")
@@ -50,6 +47,29 @@ class Moved(NamedTuple):
     loss: jax.Array
     aux: list[Any]
     """What the function returns beside, as far as the graph has it."""
+
+
+class Iteration(Protocol):
+    """A projection method on one problem. All methods are pure.
+
+    The state is a pytree. It has the squared violation that the last step saw, summed over edges (`squared`),
+    and for each node with a history the largest term that it left out so far, relative (`neglected`).
+    """
+
+    def start(self) -> Any:
+        """The state at the forward evaluation."""
+
+    def step(self, state: Any) -> Any:
+        """One step of the method."""
+
+    def values(self, state: Any) -> dict[int, jax.Array]:
+        """How far the consensus of each node that is read has moved: the mean of the edges that leave it."""
+
+    def parameters(self, state: Any) -> dict[int, jax.Array]:
+        """How far each parameter has moved, by node."""
+
+    def agreed(self, state: Any, mean: Callable[[jax.Array], jax.Array]) -> Any:
+        """The state after an exchange between groups: its parameters are moved to their mean."""
 
 
 T = TypeVar("T")
@@ -162,10 +182,6 @@ class Solver(abc.ABC):
         moves = {v: total / len(losses) for v, total in totals.items()}
         return Moved(moves, {v: jnp.max(x) for v, x in neglected.items()}, jnp.mean(losses), [])
 
-    def one_by_one(self) -> "Solver":
-        """The same method without stacks: to look at nodes one by one."""
-        return self
-
     def stored(self, problem: Problem) -> Mapping[int, Any]:  # noqa: ARG002
         """The edges that a step starts from, by node; nothing for methods that keep none."""
         return {}
@@ -269,10 +285,8 @@ class Solver(abc.ABC):
                 look(traced.constants[i])
         program = compiled(self, traced)
         before = () if state is None else state.outer
-        new, outer, loss, neglected, aux = watched(
-            program,
-            lambda: program.update(leaves, traced.constants, before, treedef, divided > 1),
-            operator.itemgetter(3),
+        (new, outer, loss), neglected, aux = watched(
+            program, lambda: program.update(leaves, traced.constants, before, treedef, divided > 1)
         )
         params = jax.tree.unflatten(treedef, new)
         found = (loss, jax.tree.unflatten(traced.aux, aux)) if has_aux else loss
@@ -280,16 +294,6 @@ class Solver(abc.ABC):
             return params, found
         worst = functools.reduce(jnp.maximum, neglected.values(), state.neglected)
         return params, OptimizerState(state.updates + 1, worst, outer), found
-
-
-_CHOICES = {
-    "consensus": ("paper", "exact"),
-    "edges": ("implicit", "explicit"),
-    "constants": ("nodes", "fixed"),
-    "metric": ("unit", "balanced"),
-    "extrapolate": (None, "tensor"),
-    "state_dtype": (None, "bfloat16"),
-}
 
 
 @method
@@ -328,16 +332,17 @@ class EdgeSolver(Solver):
     constants: Literal["nodes", "fixed"] = "nodes"  # type: ignore[misc]
     metric: Literal["unit", "balanced"] = "unit"  # type: ignore[misc]
     stack: bool | NamedSharding = True  # type: ignore[misc]
-    state_dtype: Any = None  # type: ignore[misc]
+    state_dtype: Literal[None, "bfloat16"] = None  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         check_whole("steps_per_update", self.steps_per_update)
         if self.state_dtype in ("bfloat16", jnp.bfloat16):
             object.__setattr__(self, "state_dtype", jnp.dtype("bfloat16"))
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name, None)
-            if value not in allowed:
-                raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        for field in dataclasses.fields(self):
+            value, allowed = getattr(self, field.name), typing.get_args(field.type)
+            if typing.get_origin(field.type) is Literal and value not in allowed:
+                names = ", ".join(map(repr, allowed))
+                raise InputError(f"{field.name} must be one of {names}, got {value!r}")
         if not isinstance(self.stack, bool | NamedSharding):
             raise InputError(f"stack must be True, False or a jax.sharding.NamedSharding, got {self.stack!r}")
         if isinstance(self.stack, NamedSharding) and (len(self.stack.spec) != 1 or None in self.stack.spec):
@@ -345,9 +350,6 @@ class EdgeSolver(Solver):
                 "stack must be divided along one axis, as by NamedSharding(mesh, PartitionSpec('layers'));"
                 f" got {self.stack.spec}"
             )
-
-    def one_by_one(self) -> "EdgeSolver":
-        return dataclasses.replace(self, stack=False)
 
 
 def check_transformation(given: Any, name: str = "the outer optimiser") -> None:
@@ -420,20 +422,25 @@ def _read(fn: Callable[..., Any], params: Any, batch: Any, parts: int, has_aux: 
 class Program:
     """A solver and a graph, compiled."""
 
-    def __init__(self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem) -> None:
-        """``kind`` is the class of its problems, where something is to be seen of what happens in them."""
+    def __init__(
+        self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem, *, stack: bool = True
+    ) -> None:
+        """``kind`` is the class of its problems, where something is to be seen of what happens in them.
+
+        Without ``stack`` nodes are looked at one by one, whatever the solver says.
+        """
         # Effects happen once, and what is returned beside is that of the first round.
         self._evaluates = traced.has_effects or not solver.sweeps or solver.rounds > 1
         graph = tracing.build(traced, sweeps=solver.sweeps, aux=not self._evaluates)
         self.solver = solver
         partition = solver.partition(graph)
         sharding = solver.stack if isinstance(solver.stack, NamedSharding) else None
-        self.partition = stacked(partition, sharding) if solver.stack else partition
+        self.partition = stacked(partition, sharding) if stack and solver.stack else partition
         self.solves: dict[Any, Any] = {}  # compiled runs of `pjax.solve`, by their static arguments
         self.stored = frozenset[int]()
         self.store(self.stored)
-        self.listeners = Listeners()
-        self._graph = graph
+        self.listeners: list[Callable[..., Any]] = []  # those of `pjax.solve`, by number
+        self.graph = graph
         self._kind = kind
         self._traced = traced
 
@@ -443,15 +450,6 @@ class Program:
         self.solves.clear()
         # A new function, which is compiled anew.
         self.update = jax.jit(functools.partial(self._update), static_argnames=("treedef", "divided"))
-
-    @property
-    def holds(self) -> bool:
-        """Whether the function makes choices that depend on parameters."""
-        return self._graph.holds
-
-    def edges(self, v: int) -> int:
-        """The number of edges of each input of a contraction."""
-        return fan_out.entering(self.partition.graph.nodes[v], 0)
 
     def problem(self, leaves: list[Any], constants: tuple[Any, ...]) -> Problem:
         return self._kind(
@@ -474,7 +472,7 @@ class Program:
             arrays: which of the constants are those of the batch.
         """
         found: set[int] = set()
-        for node in self._graph.nodes:
+        for node in self.graph.nodes:
             exprs = [wire.expr for wire in node.inputs]
             if any(e.constant in arrays or e.node in found for e in layout.walk(*exprs)):
                 found.add(node.index)
@@ -493,7 +491,7 @@ class Program:
 
     def _update(
         self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any, divided: bool = False
-    ) -> tuple[list[Any], Any, jax.Array, dict[int, jax.Array], list[Any]]:
+    ) -> tuple[tuple[list[Any], Any, jax.Array], dict[int, jax.Array], list[Any]]:
         """One update. Where the batch is divided, its arrays have the parts along a first axis."""
         own = len(constants) - (self._traced.given if divided else 0)
         fixed, arrays = constants[:own], constants[own:]
@@ -510,7 +508,7 @@ class Program:
 
         if self.solver.rounds == 1:
             leaves, outer, found = round_(leaves, outer)
-            return leaves, outer, found.loss, found.neglected, aux or found.aux
+            return (leaves, outer, found.loss), found.neglected, aux or found.aux
 
         def one(i: jax.Array, carry: Any) -> tuple[list[Any], Any, jax.Array]:
             leaves, outer, first = carry
@@ -519,7 +517,7 @@ class Program:
 
         zero = jnp.zeros((), self.partition.graph.dtype)
         # Methods of several rounds keep nothing from step to step, so there is nothing to neglect.
-        return *jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}, aux
+        return jax.lax.fori_loop(0, self.solver.rounds, one, (leaves, outer, zero)), {}, aux
 
     def applied(
         self, leaves: list[Any], moves: dict[int, jax.Array], outer: Any, treedef: Any, loss: jax.Array

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from pjax.checks import check_whole
-from pjax.engines.iteration import Iteration
 from pjax.engines.point import Problem
 from pjax.errors import InputError
-from pjax.optim.solver import Moved, Solver, check_solver, check_transformation
+from pjax.optim.solver import Iteration, Moved, Solver, check_solver, check_transformation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +29,6 @@ class Wrapper(Solver):
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         return self.method.iteration(problem, measure=measure)
 
-    def one_by_one(self) -> "Wrapper":
-        return dataclasses.replace(self, method=self.method.one_by_one())
-
 
 class _OfMethod:
     """An attribute that is the method's, unless a wrapper has one of its own."""
@@ -46,7 +42,7 @@ class _OfMethod:
         return getattr(wrapper.method, self._name)
 
 
-_OWN = {"init", "update", "iteration", "one_by_one"}
+_OWN = {"init", "update", "iteration"}
 for _name in {*vars(Solver), *Solver.__annotations__} - _OWN:
     if not _name.startswith("_"):
         setattr(Wrapper, _name, _OfMethod(_name))

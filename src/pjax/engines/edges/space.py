@@ -73,15 +73,6 @@ def _next_to_targets(graph: Graph) -> set[int]:
     return found
 
 
-class Projected(NamedTuple):
-    """A state after the projection onto one set."""
-
-    state: State
-    values: dict[int, jax.Array]
-    squared: jax.Array
-    """The sum over the set's nodes of the squared moves of their edges."""
-
-
 class EdgeSpace:
     """The edges of a graph, and the projections onto the sets of its partition."""
 
@@ -166,8 +157,12 @@ class EdgeSpace:
             add(totals, [(s, part) for s, part in parts if s in wanted])
         return problem.means(totals)
 
-    def project(self, k: int, state: State) -> Projected:
-        """Project onto set k: its operations move their inputs, its nodes overwrite what they send."""
+    def project(self, k: int, state: State) -> State:
+        """The projection onto set k: its operations move their inputs, its nodes overwrite what they send."""
+        return self.measured(k, state)[0]
+
+    def measured(self, k: int, state: State) -> tuple[State, jax.Array]:
+        """The same, and the sum over the set's nodes of the squared moves of their edges."""
         problem, graph = self.problem, self.problem.graph
         new = dict(state)
         values = self.means(self._sets[k], state)
@@ -188,7 +183,7 @@ class EdgeSpace:
         for node in graph.nodes:
             if not node.is_parameter and self._place[node.index] != k:
                 new[node.index] = self._overwritten(k, node, new[node.index], values)
-        return Projected(new, values, squared)
+        return new, squared
 
     def shifted(self, state: State, moves: dict[int, jax.Array]) -> State:
         """The state with all edges that leave some nodes moved on."""
@@ -272,3 +267,54 @@ def _to_front(x: jax.Array, behind: int) -> jax.Array:
 def _to_end(x: jax.Array, behind: int) -> jax.Array:
     """The inverse of `_to_front`."""
     return jnp.moveaxis(x, -1 - behind, -1)
+
+
+# --- Methods that are written as maps on edges ---
+
+
+class EdgeState(NamedTuple):
+    edges: State
+    squared: jax.Array
+    neglected: dict[int, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class EdgeIteration:
+    """A method that is written as a map on edges."""
+
+    space: EdgeSpace
+    advance: Callable[[EdgeSpace, State], tuple[State, Callable[[], jax.Array]]]
+    """A step, and the squared violation that it saw."""
+    shadow: Callable[[EdgeSpace, State], State] = lambda _, z: z
+    """From a state to the point that the method converges to, where that is not the state itself."""
+    measure: bool = False
+
+    def start(self) -> EdgeState:
+        zero = jnp.zeros((), self.space.problem.dtype)
+        nothing = {v: jnp.zeros((), jnp.float32) for v in self.space.cut}
+        return EdgeState(self.space.kept(self.space.start()), zero, nothing)
+
+    def step(self, state: EdgeState) -> EdgeState:
+        space, edges = self.space.inside(state.edges)
+        edges, violation = self.advance(space, edges)
+        squared = violation() if self.measure else jnp.zeros((), space.problem.dtype)
+        edges, neglected = space.settle(edges)
+        worst = {v: jnp.maximum(state.neglected[v], x) for v, x in neglected.items()}
+        return EdgeState(space.kept(edges), squared, worst)
+
+    def values(self, state: EdgeState) -> dict[int, jax.Array]:
+        return self._means(state, lambda node: not node.is_target)
+
+    def parameters(self, state: EdgeState) -> dict[int, jax.Array]:
+        return self._means(state, lambda node: node.is_parameter)
+
+    def _means(self, state: EdgeState, wanted: Callable[[Node], bool]) -> dict[int, jax.Array]:
+        edges = self.shadow(self.space, self.space.used(state.edges))
+        graph = self.space.problem.graph
+        nodes = [n.index for n in graph.nodes if wanted(n) and graph.readers[n.index]]
+        return self.space.means(nodes, edges)
+
+    def agreed(self, state: EdgeState, mean: Callable[[jax.Array], jax.Array]) -> EdgeState:
+        apart = {v: mean(move) - move for v, move in self.parameters(state).items()}
+        moved = self.space.shifted(self.space.used(state.edges), apart)
+        return state._replace(edges=self.space.kept(moved))
