@@ -228,6 +228,7 @@ def test_every_node_is_measured(solver):
     # Each layer needs a product back to its weights at least, and the last one another to what it reads.
     assert dots >= 2 * 16 * (12 * 8 + 2 * 8 * 3)
     assert found.milliseconds > 0
+    assert found.roofline > 0
     lines = str(found).splitlines()
     assert len(lines) == 2 + len(found.nodes)
     assert lines[-1].startswith(f"{solver.name} on cpu:")

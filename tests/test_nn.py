@@ -654,6 +654,17 @@ def test_causal_attention_reads_no_later_position():
     assert (before[:, 3:] != after[:, 3:]).any()
 
 
+def test_the_steps_of_an_rnn_make_its_sequence():
+    layer = nn.RNN(7, [6, 4], skip=True)
+    params = start(layer)
+    bound, state = layer.bind(params), jnp.zeros((3, 4))
+    steps = []
+    for t in range(CODES.shape[1]):
+        logits, state = bound.step(CODES[:, t], state)
+        steps.append(logits)
+    np.testing.assert_allclose(jnp.stack(steps, 1), layer.apply(params, CODES), rtol=1e-5, atol=1e-5)
+
+
 def test_low_precision_stays_low():
     for layer, x in (
         (nn.Linear(3, 4, bias=True), jnp.ones((2, 3), jnp.bfloat16)),
@@ -763,6 +774,14 @@ def test_inputs_that_do_not_fit(layer, x, message):
 def test_settings_that_make_no_sense(make, message):
     with pytest.raises(pjax.InputError, match=re.escape(message)):
         make()
+
+
+def test_containers_can_be_looked_into():
+    layers = nn.ReLU(), nn.Linear(1, 1)
+    model = nn.Sequential(*layers)
+    assert len(model) == 2
+    assert model[1] is layers[1]
+    assert tuple(model) == layers
 
 
 def test_codes_that_turn_out_to_be_out_of_range_give_nan():

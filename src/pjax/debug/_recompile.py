@@ -85,22 +85,18 @@ class Explained(Generic[P, R]):
 
     Args:
         fn: the method ``update`` of a solver.
+        report: what to do with the text; None only collects, in ``compilations``.
 
     >>> import jax.numpy as jnp
     >>> import pjax
-    >>> update = Explained(pjax.optim.AlternatingProjections().update)
+    >>> update = Explained(pjax.optim.AlternatingProjections().update, report=None)
     >>> for size in (3, 3, 4):
     ...     _ = update(lambda p: pjax.squared_error(p, jnp.zeros(p.shape)), jnp.ones(size))
-    update: compiled in its first call
-    update: call 3, beside call 1
-      params: shape [3] -> [4]
-    What to do:
-      shape: every shape is compiled for: pad to one shape, or drop the last, smaller batch
     >>> [str(d) for d in update.compilations[1].differences]
     ['params: shape [3] -> [4]']
     """
 
-    def __init__(self, fn: Callable[P, R]) -> None:
+    def __init__(self, fn: Callable[P, R], *, report: Callable[[str], Any] | None = print) -> None:
         if not isinstance(getattr(fn, "__self__", None), Solver):
             raise InputError(
                 f"explain_recompile wraps an update, such as optimizer.update; got {fn!r:.200}. JAX explains"
@@ -108,6 +104,7 @@ class Explained(Generic[P, R]):
             )
         functools.update_wrapper(self, fn)
         self._fn = fn
+        self._report = report
         self._calls: list[_Call] = []
         self._made = 0
         self.compilations: list[Comparison] = []
@@ -123,7 +120,8 @@ class Explained(Generic[P, R]):
             found = [(tuple(_differences(before, call)), before.number) for before in self._calls]
             differences, like = min(reversed(found), key=lambda pair: len(pair[0]), default=((), None))
             self.compilations.append(Comparison(self._made, like, differences))
-            print(self.compilations[-1])
+            if self._report is not None:
+                self._report(str(self.compilations[-1]))
         if "_update" in names or not self._calls:
             self._calls.append(call)
         return result

@@ -1,6 +1,6 @@
 """Layers: linear maps, embeddings, relus and rounding, sequences of layers; and what all layers check."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -245,6 +245,15 @@ class Sequential(Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.layers[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.layers)
 
 
 class Concat(Sequential):

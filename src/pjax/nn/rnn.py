@@ -85,6 +85,25 @@ class RNN(Module):
         _, stacked = jax.lax.scan(self._step, state, jnp.moveaxis(jnp.asarray(x), -1, 0), unroll=WRITTEN_OUT)
         return self.out(jnp.moveaxis(stacked, 0, -2))
 
+    def step(self, x: Operand, state: Operand) -> tuple[Any, Any]:
+        """One character: the logits for the next, and the state after it.
+
+        For writing text with a bound model, one character at a time.
+
+        Args:
+            x: codes of shape ``(…)``.
+            state: of shape ``(…, state)``; zeros at the start.
+
+        >>> model = RNN(65, [32])
+        >>> bound = model.bind(model.init(jax.random.key(0)))
+        >>> logits, state = bound.step(jnp.array(3), jnp.zeros(32))
+        >>> logits.shape, state.shape
+        ((65,), (32,))
+        """
+        check_shape(self._place() + ", state", state, self.state.out_features)
+        state, hidden = self._step(state, x)
+        return self.out(hidden), state
+
     def _step(self, state: Operand, x: Operand) -> tuple[Any, Any]:
         """The state after a character, and what the readout reads."""
         y = pnp.concatenate([self.embed(x), state], axis=-1)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: each node alone, and the whole."""
+"""Where the time of a step goes: each node alone, and the whole beside what the device could do."""
 
 import copy
 import dataclasses
@@ -47,6 +47,16 @@ class Profile:
     """Of a whole step, inside a loop."""
     operations: float
     bytes: float
+    peak_operations: float
+    """Per second, of a large matrix product on this device."""
+    peak_bytes: float
+    """Per second, of reading and writing an array as large as what the step works on."""
+
+    @property
+    def roofline(self) -> float:
+        """The share of the step's time that its operations, or its bytes, would take at the device's peak."""
+        least = max(self.operations / self.peak_operations, self.bytes / self.peak_bytes)
+        return 1000 * least / self.milliseconds
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("node", "operation", "shape", "ms", "share", "Mops", "MB", "line")]
@@ -57,7 +67,9 @@ class Profile:
         return (
             f"{names.table(rows, '<<<>>>><')}\n"
             f"{self.method} on {self.device}: {self.milliseconds:.4f} ms a step,"
-            f" {self.operations / 1e6:.1f} Mops, {self.bytes / 1e6:.1f} MB"
+            f" {self.operations / 1e6:.1f} Mops, {self.bytes / 1e6:.1f} MB;"
+            f" {self.roofline:.0%} of the roofline"
+            f" ({self.peak_operations / 1e9:.0f} Gops/s, {self.peak_bytes / 1e9:.0f} GB/s)"
         )
 
 
@@ -96,9 +108,17 @@ def profile(
         NodeCost(node.name, node.op, node.shape, node.line, ms, ms / total, *cost(step))
         for node, ms, step in found
     ]
-    nodes.sort(key=lambda n: -n.milliseconds)
-    whole = _whole(program, leaves, constants, repeats)
-    return Profile(solver.name, jax.devices()[0].device_kind, tuple(nodes), *whole)
+    ms, operations, moved, size = _whole(program, leaves, constants, repeats)
+    device = jax.devices()[0]
+    return Profile(
+        solver.name,
+        device.device_kind,
+        tuple(sorted(nodes, key=lambda n: -n.milliseconds)),
+        ms,
+        operations,
+        moved,
+        *_peaks(size, repeats),
+    )
 
 
 # --- What is measured: a function of a carry, and its arguments ---
@@ -146,8 +166,8 @@ def moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, 
 
 def _whole(
     program: Program, leaves: list[Any], constants: tuple[Any, ...], repeats: int
-) -> tuple[float, float, float]:
-    """Of one step of the method: milliseconds, operations, bytes."""
+) -> tuple[float, float, float, int]:
+    """Of one step of the method: milliseconds, operations, bytes, and the size of what it works on."""
     solver = program.solver
 
     def prepared(leaves: list[Any], constants: tuple[Any, ...]) -> Callable[[Any], Any]:
@@ -165,7 +185,8 @@ def _whole(
         forward = jax.jit(lambda ls, cs: program.problem(ls, cs).loss).lower(leaves, constants).compile()
         before = cost(forward)
         operations, moved = max(operations - before[0], 1.0), max(moved - before[1], 1.0)
-    return ms, operations, moved
+    memory = step.memory_analysis()
+    return ms, operations, moved, memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
 
 
 # --- Measuring ---
@@ -207,3 +228,14 @@ def _measure(
     many = few + int(min(max(0.02 * few / max(once, 1e-6), 4), 1000))
     compiled = jax.jit(lambda first, *rest: prepared(*rest)(first)).lower(first, *rest).compile()
     return max(1000 * (seconds(many) - once) / (many - few), 1e-6), compiled
+
+
+@functools.cache
+def _peaks(size: int, repeats: int) -> tuple[float, float]:
+    """Operations and bytes per second that the device reaches, the bytes in arrays of a size."""
+    n = 1024 if jax.default_backend() == "cpu" else 4096
+    m = min(max(size // 8, 2**14), 2**27)  # read and written
+    square, long = jnp.ones((n, n), jnp.float32), jnp.ones(m, jnp.float32)
+    product, _ = _measure(lambda y: lambda x: x @ y, square, (square,), repeats)
+    copying, _ = _measure(lambda c: lambda x: x * c, long, (jnp.float32(1.0),), repeats)
+    return 2 * n**3 / (product / 1000), 2 * 4 * m / (copying / 1000)
