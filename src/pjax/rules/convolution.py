@@ -26,13 +26,9 @@ from pjax.rules.windows import box, windows
 class Convolution(Contraction):
     """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
 
+    name: ClassVar[str] = "conv"
     operation = staticmethod(lax.conv_general_dilated)
     windowed: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "conv"
-
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     input_dilation: tuple[int, ...]

@@ -93,11 +93,6 @@ FEW = 8192
 """So few equations are solved again sooner than a kernel more is started on a GPU."""
 
 
-def _is_infinite(x: jax.Array) -> jax.Array:
-    """Without an absolute value, for which the compiler would begin a kernel where sums have it, too."""
-    return (x == jnp.inf) | (x == -jnp.inf)
-
-
 def visible(x: jax.Array) -> jax.Array:
     """The input with nothing smaller than `VISIBLE` in it, so that zeros have a direction to move in."""
     return jnp.where(jnp.abs(x) <= VISIBLE, jnp.asarray(VISIBLE, x.dtype), x)
@@ -178,7 +173,8 @@ def multiplier(
     root = _solve(*mirrored, in_kernel=in_kernel)
     if in_kernel:  # where the larger of a number and NaN is the number
         root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
-    sphere, sign = _is_infinite(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
+    # Not by `jnp.isinf`, for whose absolute value the compiler would begin a kernel where sums have it, too.
+    sphere, sign = (root == jnp.inf) | (root == -jnp.inf), jnp.where(root >= 0, 1, -1).astype(root.dtype)
     finite = jnp.where(sphere, 0, root)
     u = jnp.abs(finite)
     one, two = 1 + u, 1 + 2 * u

@@ -111,8 +111,10 @@ class Scalar(Primitive):
         x, dx, goal, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, w))
         root, start = jnp.sqrt(w), x + dx
         (point, slope, bend), (*_, third) = jax.jvp(lambda v: derivatives(f, v), (x,), (jnp.ones_like(x),))
-        residual = _plain(goal) if rise is None else _residual((point, slope, bend, third), x, goal, rise)
-        rise = goal - point if rise is None else rise
+        if rise is None:  # values share no more digits with the goal than they have themselves
+            residual, rise = (lambda end, _: end - goal), goal - point
+        else:
+            residual = _residual((point, slope, bend, third), x, goal, rise)
 
         def curve(t: jax.Array) -> jax.Array:
             return root * residual(f(start + t), dx + t)
@@ -188,11 +190,6 @@ def _mended(f: Callable[[jax.Array], jax.Array], x: jax.Array, slope: jax.Array)
 
 Residual: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 """How far a value is above a goal, given the way to it."""
-
-
-def _plain(goal: jax.Array) -> Residual:
-    """The residual of values that share no more digits with the goal than they have themselves."""
-    return lambda end, _: end - goal
 
 
 def _residual(series: Arrays, x: jax.Array, goal: jax.Array, rise: jax.Array) -> Residual:
