@@ -19,8 +19,9 @@ from jax import lax
 from pjax.errors import GraphError
 from pjax.graph import jaxprs
 from pjax.graph import wires as layout
+from pjax.graph.jaxprs import aval
 from pjax.graph.lines import at, user_line
-from pjax.graph.wires import Expr, Form, Step
+from pjax.graph.wires import Expr, Form, Step, broadcast
 from pjax.rules.base import Primitive
 from pjax.rules.convolution import Convolution
 from pjax.rules.divide import Divide
@@ -33,11 +34,6 @@ from pjax.rules.windows import windows
 
 if TYPE_CHECKING:
     from pjax.graph.builder import Builder
-
-
-def aval_of(eqn: jex.JaxprEqn, i: int = 0) -> Any:
-    """The shape and type of a result."""
-    return eqn.outvars[i].aval
 
 
 Reading: TypeAlias = "Callable[[Builder, jex.JaxprEqn, list[Expr]], list[Expr]]"
@@ -66,7 +62,7 @@ def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form |
     if len(bases) != 1:
         return None
     (base,) = bases.values()
-    shape = aval_of(eqn).shape
+    shape = aval(eqn.outvars[0]).shape
     if any(a.shape != shape for a in (base, *moving)):
         return None
     forms = [(id(a), a.form) for a in args if a.form is not None and a.form.bases[0] is base]
@@ -163,7 +159,9 @@ def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]
             return jaxprs.bind(eqn, *operands)
         operands = [x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in operands]
         operands = list(jnp.broadcast_arrays(*operands))
-        if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(aval_of(eqn).dtype, jnp.floating):
+        if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(
+            eqn.params["new_dtype"], jnp.floating
+        ):
             return [operands[0].astype(dtype)]
         return jaxprs.bind(eqn, *operands)
 
@@ -198,19 +196,10 @@ def vector(expr: Expr, axes: tuple[int, ...] = ()) -> Expr:
     return layout.apply("vector", move, expr, key=("vector", axes))
 
 
-def broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
-    """An expression in a larger shape."""
-    if expr.shape == shape:
-        return expr
-    return layout.apply(
-        "broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr, key=("broadcast", shape)
-    )
-
-
 def out(eqn: jex.JaxprEqn, i: int = 0) -> dict[str, Any]:
     """What a node is to know of the equation whose result it stands for."""
-    aval = aval_of(eqn, i)
-    return {"shape": tuple(aval.shape), "dtype": aval.dtype, "line": user_line(eqn)}
+    made = aval(eqn.outvars[i])
+    return {"shape": tuple(made.shape), "dtype": made.dtype, "line": user_line(eqn)}
 
 
 def _sum_of(signs: tuple[int, ...]) -> Reading:
@@ -442,10 +431,8 @@ def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
     x, indices, updates = args
     if _number(x) == 0:
         return builder.by_derivative(eqn, args)
-    if not updates.depends:
-        added = builder.call(eqn, [layout.literal(np.zeros(x.shape, x.dtype)), indices, updates])
-    else:
-        added = builder.by_derivative(eqn, [layout.literal(np.zeros(x.shape, x.dtype)), indices, updates])
+    read = builder.by_derivative if updates.depends else builder.call
+    added = read(eqn, [layout.literal(np.zeros(x.shape, x.dtype)), indices, updates])
     return [builder.operation(Sum((1, 1)), vector(x), vector(added[0]), **out(eqn))]
 
 

@@ -40,9 +40,7 @@ def wrapped(eqn: jex.JaxprEqn) -> Any:
 
 
 _LIBRARY = os.path.join(os.path.dirname(jax.__file__), "_src", "")
-_HANDED_ON = os.path.join(
-    _LIBRARY, "custom_derivatives.py"
-)  # functions of users, as of `jax.custom_gradient`
+_HANDED_ON = os.path.join(_LIBRARY, "custom_derivatives.py")  # for users, as by `jax.custom_gradient`
 _OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
@@ -77,20 +75,12 @@ def _inner(value: Any) -> Iterator[Any]:
             yield from _inner(part)
 
 
-def inner_jaxprs(eqn: jex.JaxprEqn) -> list[Any]:
-    """The jaxprs of an equation, as far as they are read."""
-    if eqn.primitive.name in WRAPPERS:
-        return [wrapped(eqn)]
-    if eqn.primitive.name not in _READ:
-        return []
-    return [inner for key in sorted(eqn.params) for inner in _inner(eqn.params[key])]
-
-
 def capturing(*equations: jex.JaxprEqn) -> list[Any]:
     """The jaxprs in equations, at any depth, that captured something, in order, each once."""
     found: dict[int, Any] = {}
     for eqn in equations:
-        for inner in inner_jaxprs(eqn):
+        read = sorted(eqn.params) if eqn.primitive.name in _READ else ()
+        for inner in (inner for key in read for inner in _inner(eqn.params[key])):
             if isinstance(inner, jex.ClosedJaxpr) and inner.consts:
                 found.setdefault(id(inner), inner)
             for deeper in capturing(*opened(inner).eqns):
@@ -147,8 +137,13 @@ def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:
     return len(eqn.invars) - scanned - carry, carry
 
 
-def _rank(v: Any) -> int:
-    return len(v.aval.shape)
+def aval(var: Any) -> Any:
+    """The shape and type of a variable."""
+    return var.aval
+
+
+def _rank(var: Any) -> int:
+    return len(var.aval.shape)
 
 
 def is_variable(v: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.graph.wires import Evaluator, Expr, Wire, substitute, walk
+from pjax.graph.wires import Evaluator, Expr, Substitution, Wire, walk
 from pjax.rules.base import Rule
 
 
@@ -50,6 +50,10 @@ class Node:
     @functools.cached_property
     def output(self) -> Expr:
         return Expr(self.shape, self.dtype, depends=True, after=self.is_target, node=self.index)
+
+    def rewired(self, change: Callable[[Expr], Expr]) -> "Node":
+        """The same node, which reads something else."""
+        return dataclasses.replace(self, inputs=tuple(Wire(change(wire.expr)) for wire in self.inputs))
 
     def where(self) -> str:
         """The node's name and the user's line, for error messages."""
@@ -164,12 +168,7 @@ def renumber(
 ) -> Graph:
     """A graph of the given nodes, numbered in their order."""
     index = {node.index: i for i, node in enumerate(nodes)}
-    new = {node.index: dataclasses.replace(node, index=index[node.index]).output for node in nodes}
-    exprs = iter(substitute([*(wire.expr for node in nodes for wire in node.inputs), *outputs, *aux], new))
-    done = tuple(
-        dataclasses.replace(node, index=i, inputs=tuple(Wire(next(exprs)) for _ in node.inputs))
-        for i, node in enumerate(nodes)
-    )
-    ends = tuple(exprs)
+    new = Substitution({n.index: dataclasses.replace(n, index=index[n.index]).output for n in nodes})
+    done = tuple(dataclasses.replace(node.rewired(new), index=i) for i, node in enumerate(nodes))
     at = tuple(None if leaf is None else index[leaf] for leaf in leaves)
-    return Graph(done, at, ends[: len(outputs)], ends[len(outputs) :])
+    return Graph(done, at, tuple(map(new, outputs)), tuple(map(new, aux)))

@@ -188,6 +188,14 @@ def held(expr: Expr) -> Expr:
     return dataclasses.replace(same, depends=False, line=expr.line)
 
 
+def broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
+    """An expression in a larger shape."""
+    if expr.shape == shape:
+        return expr
+    fn = functools.partial(jnp.broadcast_to, shape=shape)
+    return apply("broadcast_in_dim", fn, expr, key=("broadcast", shape), shape=shape)
+
+
 STACK = ("stack",)
 """The key of `stack`."""
 
@@ -280,11 +288,6 @@ class Substitution(Memo[Expr]):
             args = tuple(self.found[id(a)] for a in call.args)
             self._calls[id(call)] = dataclasses.replace(call, args=args)
         return dataclasses.replace(expr, call=self._calls[id(call)])
-
-
-def substitute(exprs: Sequence[Expr], nodes: Mapping[int, Expr]) -> list[Expr]:
-    """The expressions with the outputs of some nodes replaced by other expressions."""
-    return list(map(Substitution(nodes), exprs))
 
 
 class Evaluator(Memo[Any]):

@@ -1,7 +1,7 @@
 """Expressions that are the same, and those that are alike: the same but for what stands at their leaves."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -117,15 +117,12 @@ def mapped(exprs: Sequence[Expr], built: Sequence[tuple[Expr, bool]]) -> Expr:
     first = exprs[0]
     assert first.call is not None
     axes = tuple(0 if batched else None for _, batched in built)
-    fn = functools.partial(_vmapped, first.call.fn, axes)
+    one = first.call.fn
+    fn = jax.vmap(lambda *xs: tuple(one(*xs)), in_axes=axes)
     args = tuple(expr for expr, _ in built)
     call = Call(first.call.name, fn, args, first.call.data, ("map", axes, first.call.key))
     shape = (len(exprs), *first.shape)
     return Expr(shape, first.dtype, first.line, first.depends, first.after, call, first.index)
-
-
-def _vmapped(fn: Callable[..., Sequence[Any]], axes: tuple[int | None, ...], *args: Any) -> Sequence[Any]:
-    return jax.vmap(lambda *xs: tuple(fn(*xs)), in_axes=axes)(*args)
 
 
 def neighbours(expr: Expr, start: int, length: int, total: int, axis: int) -> Expr:

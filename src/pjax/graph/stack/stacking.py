@@ -240,8 +240,7 @@ class _Stacker(Substitution):
         unit, (rule, many, shape, _) = self._units[u], self._forms[u]
         first = unit[0]
         if len(unit) == 1:
-            inputs = tuple(Wire(self(wire.expr)) for wire in first.inputs)
-            return dataclasses.replace(first, index=u, inputs=inputs)
+            return dataclasses.replace(first.rewired(self), index=u)
         exprs = [[node.inputs[i].expr for node in unit] for i in range(len(first.inputs))]
         inputs = tuple(
             Wire(self._stack(members) if stack else self(members[0]))
@@ -260,17 +259,17 @@ class _Stacker(Substitution):
     def _stack(self, exprs: Sequence[Expr]) -> Expr:
         """Expressions of the original graph along a new first axis."""
         if len({self._signature(expr) for expr in exprs}) == 1:
-            return _repeat(self(exprs[0]), len(exprs))
+            return _repeated(self(exprs[0]), len(exprs))
         parts = []
         start = 0
         while start < len(exprs):
             end = self._run(exprs, start)
             run = exprs[start:end]
             if len(run) == 1:
-                parts.append(_repeat(self(run[0]), 1))
+                parts.append(_repeated(self(run[0]), 1))
             else:
                 built, batched = self._build(run)
-                parts.append(built if batched else _repeat(built, len(run)))
+                parts.append(built if batched else _repeated(built, len(run)))
             start = end
         return (
             parts[0] if len(parts) == 1 else layout.apply("concatenate", _concatenate, *parts, key=("join",))
@@ -329,6 +328,5 @@ def _concatenate(*arrays: jax.Array) -> jax.Array:
     return functools.reduce(operator.add, padded)
 
 
-def _repeat(expr: Expr, times: int) -> Expr:
-    shape = (times, *expr.shape)
-    return layout.apply("broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr, key=("repeat", times))
+def _repeated(expr: Expr, times: int) -> Expr:
+    return layout.broadcast(expr, (times, *expr.shape))
