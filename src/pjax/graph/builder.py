@@ -86,13 +86,10 @@ class Builder:
         self._made: dict[int, spelt.Made] = {}  # how values are made, by their identity
 
     def graph(self, jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, aux: bool) -> Graph:
-        """The graph of a jaxpr whose inputs are parameters, and behind them constants.
+        """The graph of a jaxpr whose inputs are parameters, of some names, and behind them constants.
 
-        Args:
-            jaxpr: what was read.
-            names: of the parameters.
-            outputs: how many of the jaxpr's outputs, the first ones, are those that the graph is for.
-            aux: whether the other outputs are asked for, too. They move nothing.
+        It is for the first ``outputs`` of its results. With ``aux`` the others are asked for, too; they move
+        nothing.
         """
         wanted = [i < outputs for i in range(len(jaxpr.outvars))]
         leaves, every = self._outermost(jaxpr, names, wanted, [aux and not want for want in wanted])

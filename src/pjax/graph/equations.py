@@ -148,10 +148,8 @@ def traits_of(form: Form) -> Traits:
 def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]:
     """A form as a function of its bases and constants.
 
-    Args:
-        form: the form.
-        cast: whether real numbers are all of the type of the first base, whatever the equations say: for
-            functions that are searched in a wider type than they are written in.
+    With ``cast``, real numbers are all of the type of the first base, whatever the equations say: for
+    functions that are searched in a wider type than they are written in.
     """
 
     def bound(eqn: jex.JaxprEqn, operands: list[Any], dtype: Any) -> Sequence[Any]:

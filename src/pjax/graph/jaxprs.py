@@ -157,9 +157,7 @@ def is_variable(v: Any) -> bool:
 def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
     """The same for jaxprs that do the same with the same captured arrays.
 
-    Args:
-        jaxpr: one of them.
-        stated: whether derivatives that users state are part of what they do.
+    ``stated``: whether derivatives that users state are part of what they do.
     """
     number: dict[Any, int] = {}
 
@@ -219,10 +217,7 @@ def _derivative_key(eqn: jex.JaxprEqn) -> Any:
 def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
     """A hashable stand-in for a static argument.
 
-    Args:
-        value: the argument.
-        by_value: whether what inner jaxprs captured is part of it.
-        stated: see `jaxpr_key`.
+    ``by_value``: whether what inner jaxprs captured is part of it. ``stated``: see `jaxpr_key`.
     """
     if isinstance(value, jex.ClosedJaxpr):
         constants = tuple(map(freeze, value.consts)) if by_value else ()

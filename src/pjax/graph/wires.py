@@ -154,7 +154,7 @@ def apply(
     Args:
         name: of the layout.
         fn: the function.
-        args: what it is applied to.
+        args: its arguments.
         key: the same for functions that do the same.
         shape: of the result, if that is known, and its type the argument's. To find it takes time.
         data: the positions of the arguments that carry values; all, if not given.
@@ -465,14 +465,10 @@ def _long(shape: Sequence[int]) -> list[int]:
 
 
 def _counted(jaxpr: Any, edges: np.ndarray) -> list[int | np.ndarray] | None:
-    """How often parts of the inputs, put together, read each number: without running anything.
+    """How often a layout reads each number of each input, without running anything.
 
-    Args:
-        jaxpr: a layout.
-        edges: how often its result is read, without axes along which that is the same.
-
-    Returns:
-        For each input; None for layouts that do more than cut, join and repeat as a whole.
+    ``edges`` is how often its result is read, without axes along which that is the same. None for layouts
+    that do more than cut, join and repeat as a whole.
     """
     (result,) = jaxpr.outvars
     found = {result: edges.reshape((1,) * (result.aval.ndim - edges.ndim) + edges.shape)}

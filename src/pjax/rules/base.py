@@ -124,12 +124,8 @@ class Rule(abc.ABC):
     def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
         """Project a node whose inputs are in consensus: all edges of one scalar carry one value.
 
-        By default there is one edge for each slot of an input.
-
-        Args:
-            at: its place.
-            shifts: the displacements of those inputs that have edges.
-            goal: the mean displacement of the edges that leave it; None for a target.
+        By default there is one edge for each slot of an input. The goal is the mean displacement of the edges
+        that leave it; None for a target.
         """
         full = tuple(
             jnp.zeros(x.shape, at.point.dtype) if s is None else s
@@ -189,19 +185,14 @@ class Rule(abc.ABC):
         """By what to multiply inputs, for the same typical length, and the output; nothing stands for one.
 
         With an output that is multiplied, its weight is divided by the same, and so are squared lengths.
-
-        Args:
-            inputs: what the node reads.
-            axis: of the output, along which members of a stack lie: each has numbers of its own.
+        Along the axis of the output lie the members of a stack: each has numbers of its own.
         """
         return (), None
 
     def stacked(self, number: int, differ: Sequence[bool]) -> "tuple[Rule, tuple[bool, ...], int]":
         """The rule of several equal nodes in one, which inputs then are stacked, and the axis of the output.
 
-        Args:
-            number: of nodes.
-            differ: for each input, whether they do not all read the same.
+        ``differ`` says of each input whether the nodes do not all read the same.
         """
         del number
         return self, (True,) * len(differ), 0
@@ -228,7 +219,6 @@ class Primitive(Rule):
     (simple) and `displace` (accurate for tiny residuals). Each is the default of the other.
     """
 
-    name: ClassVar[str]
     core: ClassVar[int] = 0
     """How many trailing axes of every input belong to one copy of the function."""
     joint: ClassVar[bool] = False
@@ -350,7 +340,6 @@ class Target(Rule):
     projection onto its minimisers, and the loss then is the squared distance to them.
     """
 
-    name: ClassVar[str]
     core: ClassVar[int] = 1
     """How many trailing axes of the predictions belong to one loss."""
     is_target: ClassVar[bool] = True

@@ -109,11 +109,7 @@ class Contraction(Rule):
         """A kernel that finds the multipliers together with their sums; None where there is none for this.
 
         It returns `Multiplier.other`, where the outputs then are, and for each scalar of either input the sum
-        of `Multiplier.along` over its readers: see `scatter`.
-
-        Args:
-            weight: of the outputs.
-            arrays: what it will be given, in any order.
+        of `Multiplier.along` over its readers: see `scatter`. ``arrays`` are what it will be given.
         """
         return None
 

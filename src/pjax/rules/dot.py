@@ -106,10 +106,7 @@ def times_visible(factor: jax.Array, x: jax.Array) -> jax.Array:
 def sum_and_difference(total: jax.Array, product: jax.Array, size: jax.Array | None = None) -> Pair:
     """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding.
 
-    Args:
-        total: |x|² + |y|².
-        product: ⟨x, y⟩.
-        size: of the numbers that the total is a sum of, where they are of both signs.
+    ``size`` is that of the numbers that the total is a sum of, where they are of both signs.
     """
     least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
     plus, minus = total + 2 * product, total - 2 * product
@@ -119,12 +116,8 @@ def sum_and_difference(total: jax.Array, product: jax.Array, size: jax.Array | N
 def sums_of_squares(total: jax.Array, difference: jax.Array, sums: Callable[[jax.Array], jax.Array]) -> Pair:
     """|x+y|² and |x−y|² from x + y and x − y; zero where no more is left of them than rounding.
 
-    More accurate than `sum_and_difference` where x and y are nearly equal or opposite.
-
-    Args:
-        total: x + y.
-        difference: x − y.
-        sums: over the slots of each dot product.
+    More accurate than `sum_and_difference` where x and y are nearly equal or opposite. ``sums`` are over the
+    slots of each dot product.
     """
     plus, minus = sums(total * total), sums(difference * difference)
     least = (8 * jnp.finfo(plus.dtype).eps) ** 2 * (plus + minus)

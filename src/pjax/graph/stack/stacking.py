@@ -6,7 +6,7 @@ they share a factor. What reads a member reads a slice of the stack, and the inp
 concatenated; runs of neighbours in another stack are one slice of it: nothing is copied member by member.
 
 The sets stay what they were, so every method does what it did. But a stack may read itself, one step earlier:
-the stacked graph has no order of evaluation (see `rolling`).
+the stacked graph has no order of evaluation (see `pjax.graph.stack.values`).
 """
 
 import collections
@@ -258,22 +258,14 @@ class _Stacker(Substitution):
 
     def _stack(self, exprs: Sequence[Expr]) -> Expr:
         """Expressions of the original graph along a new first axis."""
-        if len({self._signature(expr) for expr in exprs}) == 1:
-            return _repeated(self(exprs[0]), len(exprs))
-        parts = []
-        start = 0
+        parts, start = list[Expr](), 0
         while start < len(exprs):
             end = self._run(exprs, start)
-            run = exprs[start:end]
-            if len(run) == 1:
-                parts.append(_repeated(self(run[0]), 1))
-            else:
-                built, batched = self._build(run)
-                parts.append(built if batched else _repeated(built, len(run)))
+            built, batched = self._build(exprs[start:end])
+            parts.append(built if batched else layout.broadcast(built, (end - start, *built.shape)))
             start = end
-        return (
-            parts[0] if len(parts) == 1 else layout.apply("concatenate", _concatenate, *parts, key=("join",))
-        )
+        whole, *more = parts
+        return layout.apply("concatenate", _concatenate, *parts, key=("join",)) if more else whole
 
     def _run(self, exprs: Sequence[Expr], start: int) -> int:
         """The end of the run of alike expressions that read neighbours, or the same."""
@@ -326,7 +318,3 @@ def _concatenate(*arrays: jax.Array) -> jax.Array:
         for a, end in zip(arrays, ends, strict=True)
     )
     return functools.reduce(operator.add, padded)
-
-
-def _repeated(expr: Expr, times: int) -> Expr:
-    return layout.broadcast(expr, (times, *expr.shape))
