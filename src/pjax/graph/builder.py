@@ -264,12 +264,11 @@ class Builder:
     def constant(self, eqn: jex.JaxprEqn, args: Sequence[Expr]) -> list[Expr]:
         """An equation that does not depend on a parameter. What it captured is an argument like any other."""
         inner = [x for x in jaxprs.capturing(eqn) if id(x) in self.captured]
-        sizes = [len(self.captured[id(x)]) for x in inner]
         more = [expr for x in inner for expr in self.captured[id(x)]]
 
         def bind(*values: Any) -> Sequence[Any]:
             rest = iter(values[len(args) :])
-            captured = {id(x): list(itertools.islice(rest, n)) for x, n in zip(inner, sizes, strict=True)}
+            captured = {id(x): list(itertools.islice(rest, len(x.consts))) for x in inner}
             return jaxprs.bind(eqn, *values[: len(args)], captured=captured)
 
         return self.call(eqn, [*args, *more], fn=bind)
@@ -292,12 +291,12 @@ class Builder:
         ]
 
     def inline(
-        self, inner: Any, args: Sequence[Expr], wanted: Sequence[bool], beside: Sequence[bool] = ()
+        self, inner: Any, args: Sequence[Expr | None], wanted: Sequence[bool], beside: Sequence[bool] = ()
     ) -> list[Expr | None]:
         """The results of an inner jaxpr."""
         jaxpr = jaxprs.opened(inner)
-        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*self._captured(inner), *args), strict=True))
-        return self.run(jaxpr, env, wanted, beside)
+        pairs = zip((*jaxpr.constvars, *jaxpr.invars), (*self._captured(inner), *args), strict=True)
+        return self.run(jaxpr, {v: arg for v, arg in pairs if arg is not None}, wanted, beside)
 
     def _captured(self, inner: Any) -> list[Expr]:
         """What an inner jaxpr captured."""
@@ -465,13 +464,8 @@ class Builder:
         state: list[Expr | None] = list(args[consts : consts + carry])
         steps = range(p["length"])
         ys: list[list[Expr | None]] = []
-        body = jaxprs.opened(p["jaxpr"])
         for t in reversed(steps) if p["reverse"] else steps:
-            now = [
-                _nothing(aval(v)) if s is None else s
-                for s, v in zip(state, body.invars[consts:], strict=False)
-            ]
-            outs = self.inline(p["jaxpr"], [*fixed, *now, *(layout.index(x, t) for x in xs)], live)
+            outs = self.inline(p["jaxpr"], [*fixed, *state, *(layout.index(x, t) for x in xs)], live)
             state = outs[:carry]
             ys.append(outs[carry:])
         if p["reverse"]:
@@ -490,12 +484,7 @@ class Builder:
         body = jaxprs.opened(inner)
         consts, carry = jaxprs.scan_counts(eqn)
         avals = [aval(v) for v, want in zip(eqn.outvars, live, strict=True) if want]
-        states = [
-            aval(v)
-            for v, want in zip(body.invars[consts : consts + carry], live[:carry], strict=True)
-            if want
-        ]
-        if not length or not all(_is_real(a.dtype) for a in (*avals, *states)):
+        if not length or not all(_is_real(a.dtype) for a in avals):
             return None
         _, needs = jaxprs.needed(body, live)
         kept = [
@@ -519,7 +508,7 @@ class Builder:
         rule = Scan(
             simplified(builder.nodes, leaves, outputs),
             len(extra) + sum(i < consts for i in kept),
-            len(states),
+            sum(live[:carry]),
             length,
             eqn.params["reverse"],
             eqn.params["unroll"],

@@ -392,18 +392,11 @@ def _cumulative_extremum(sign: int) -> Reading:
 def _scatter(kind: str) -> Reading:
     """Which update a number gets is held: the last one, or the largest. Others stay what they are."""
 
-    def written(
-        x: jax.Array,
-        at: jax.Array,
-        updates: jax.Array,
-        *,
-        dimension_numbers: Any,
-        indices_are_sorted: bool,
-        mode: Any,
-        **_: Any,
-    ) -> jax.Array:
+    def written(x: jax.Array, at: jax.Array, updates: jax.Array, **params: Any) -> jax.Array:
+        settings = {k: params[k] for k in ("dimension_numbers", "indices_are_sorted", "mode")}
+
         def scatter(which: Callable[..., jax.Array], x: jax.Array, u: jax.Array) -> jax.Array:
-            return which(x, at, u, dimension_numbers, indices_are_sorted=indices_are_sorted, mode=mode)
+            return which(x, at, u, **settings)
 
         # For each number of the result, which update it is; -1 where it stays.
         names = jnp.arange(updates.size, dtype=jnp.int32).reshape(updates.shape)

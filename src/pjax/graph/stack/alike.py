@@ -108,7 +108,7 @@ def together(exprs: Sequence[Expr], signature: Signatures) -> tuple[Expr, bool]:
         if keys[0][0] == "index" and len({signature(array) for array in args[0]}) == 1:
             whole, (_, start, axis) = args[0][0], keys[0]
             if keys == [("index", start + t, axis) for t in range(len(keys))]:
-                return neighbours(whole, start, len(keys), whole.shape[axis], axis), True
+                return neighbours(whole, start, len(keys), axis), True
     return layout.stack(*exprs), True
 
 
@@ -125,9 +125,9 @@ def mapped(exprs: Sequence[Expr], built: Sequence[tuple[Expr, bool]]) -> Expr:
     return Expr(shape, first.dtype, first.line, first.depends, first.after, call, first.index)
 
 
-def neighbours(expr: Expr, start: int, length: int, total: int, axis: int) -> Expr:
+def neighbours(expr: Expr, start: int, length: int, axis: int) -> Expr:
     """Some entries along an axis that follow each other, along the first axis."""
-    if length < total:
+    if length < expr.shape[axis]:
         fn = functools.partial(lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
         expr = layout.apply("slice", fn, expr, key=("slice", start, length, axis))
     if axis:

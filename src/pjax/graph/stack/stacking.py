@@ -301,7 +301,7 @@ class _Stacker(Substitution):
             u, p, axis = place
             axis = self._forms[u][3] if axis is None else axis
             whole = self._outputs[u]
-            return neighbours(whole, p, len(exprs), whole.shape[axis], axis), True
+            return neighbours(whole, p, len(exprs), axis), True
         calls = [expr.call for expr in exprs if expr.call is not None]
         built = [self._build(args) for args in zip(*(call.args for call in calls), strict=True)]
         return mapped(exprs, built), True
