@@ -149,15 +149,10 @@ def apply(
     shape: tuple[int, ...] | None = None,
     data: Iterable[int] | None = None,
 ) -> Expr:
-    """A function of one result applied to expressions.
+    """A function of one result applied to expressions, as a layout of some name.
 
-    Args:
-        name: of the layout.
-        fn: the function.
-        args: its arguments.
-        key: the same for functions that do the same.
-        shape: of the result, if that is known, and its type the argument's. To find it takes time.
-        data: the positions of the arguments that carry values; all, if not given.
+    The key is the same for functions that do the same. To find the shape of the result takes time: it may be
+    given, if its type is the argument's. ``data`` are the places of arguments that carry values, if not all.
     """
     out = _result(fn, key, args) if shape is None else jax.ShapeDtypeStruct(shape, args[0].dtype)
     places = frozenset(range(len(args)) if data is None else data)
