@@ -111,10 +111,10 @@ class Scalar(Primitive):
         x, dx, goal, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, w))
         root, start = jnp.sqrt(w), x + dx
         (point, slope, bend), (*_, third) = jax.jvp(lambda v: derivatives(f, v), (x,), (jnp.ones_like(x),))
-        if rise is None:  # values share no more digits with the goal than they have themselves
-            residual, rise = (lambda end, _: end - goal), goal - point
-        else:
+        residual: Residual = lambda end, _: end - goal  # noqa: E731 - with the digits that values have
+        if rise is not None:
             residual = _residual((point, slope, bend, third), x, goal, rise)
+        rise = goal - point if rise is None else rise
 
         def curve(t: jax.Array) -> jax.Array:
             return root * residual(f(start + t), dx + t)
