@@ -145,8 +145,7 @@ class Rule(abc.ABC):
 
     def change(self, at: Place, shifts: Shifts) -> jax.Array:
         """How much the output changes with displacements of the inputs."""
-        padded = (*shifts, *(None for _ in at.inputs[len(shifts) :]))
-        end = (x if s is None else x + s for x, s in zip(at.inputs, padded, strict=True))
+        end = (x if s is None else x + s for x, s in itertools.zip_longest(at.inputs, shifts))
         return self.forward(*end) - self.forward(*at.inputs)
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
@@ -260,18 +259,13 @@ class Primitive(Rule):
         if read is not None and self.joint:
             weight, read = jnp.where(read, weight, 0), None
         still = tuple(jnp.zeros(x.shape, at.point.dtype) for x in at.inputs[len(shifts) :])
-        rule = self.holding(at.fixed)
-        moves, move = rule.displace(at.inputs, (*shifts, *still), at.point, goal, weight)
+        moves, move = self.displace(at.inputs, (*shifts, *still), at.point, goal, weight)
         moves = moves[: len(shifts)]
         if read is not None:  # an output that nobody reads constrains nothing
             moves = tuple(
                 jnp.where(read.reshape(read.shape + (1,) * (m.ndim - read.ndim)), m, 0) for m in moves
             )
         return moves, move
-
-    def holding(self, fixed: int | None) -> "Primitive":  # noqa: ARG002
-        """The function with one input that keeps its value, where it can do that."""
-        return self
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:
         if self.smooth:

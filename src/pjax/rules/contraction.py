@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.devices import on_one_device
-from pjax.rules.arithmetic import TINY
+from pjax.rules.arithmetic import TINY, transposed
 from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts, answering
 from pjax.rules.dot import Dot, Multiplier, Pair, multiplier, spheres, sum_and_difference, times_visible
 
@@ -100,10 +100,8 @@ class Contraction(Rule):
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""
-        aval = jax.ShapeDtypeStruct(self.shapes[i], c.dtype)
         pair = (lambda x: self._plain(x, partner)) if i == 0 else (lambda y: self._plain(partner, y))
-        (x,) = jax.linear_transpose(pair, aval)(c)
-        return x
+        return transposed(pair, self.shapes[i], c)
 
     def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., Sequence[jax.Array]] | None:  # noqa: ARG002
         """A kernel that finds the multipliers together with their sums; None where there is none for this.
@@ -115,9 +113,7 @@ class Contraction(Rule):
 
     def gather(self, i: int, edges: jax.Array) -> jax.Array:
         """The transpose of `expand`: for each scalar of input i, the sum over its edges."""
-        aval = jax.ShapeDtypeStruct(self.shapes[i], edges.dtype)
-        (x,) = jax.linear_transpose(lambda x: self.expand(i, x), aval)(edges)
-        return x
+        return transposed(functools.partial(self.expand, i), self.shapes[i], edges)
 
     def align(self, i: int, x: jax.Array, edges: jax.Array) -> jax.Array:
         """For each output, the dot product of its slots of input i with its edges."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pjax.devices import compiles_each_kernel
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive, Projection, Weight
+from pjax.rules.base import Arrays, Place, Primitive, Projection, Weight
 
 Pair: TypeAlias = tuple[jax.Array, jax.Array]
 
@@ -349,8 +349,9 @@ class Dot(Primitive):
         if self.fixed not in (None, 0, 1):
             raise InputError(f"dot: fixed must be None, 0 or 1, the input held constant; got {self.fixed!r}.")
 
-    def holding(self, fixed: int | None) -> "Dot":
-        return self if fixed is None else Dot(fixed)
+    def move_edges(self, at: Place, shifts: Arrays, goal: jax.Array | None) -> tuple[Arrays, jax.Array]:
+        rule = self if at.fixed is None else Dot(at.fixed)
+        return Primitive.move_edges(rule, at, shifts, goal)
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         x, y = inputs

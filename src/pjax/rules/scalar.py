@@ -226,17 +226,15 @@ def _residual(series: Arrays, x: jax.Array, goal: jax.Array, rise: jax.Array) ->
 
 
 _positive = (0.0, float("inf"))
-_unit = Traits((-1.0, 1.0), (-1.0, 1.0))
-_wave = Traits(period=2 * math.pi, tame=True)
 _TAME = ("asinh", "atan", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "logistic", "sinh", "square", "tanh")
 
 TABLE: dict[str, Traits] = {
     **dict.fromkeys(("abs", "bessel_i0e", "bessel_i1e", "cbrt", "integer_pow", "sign"), Traits()),
     **dict.fromkeys(_TAME, Traits(tame=True)),
-    **dict.fromkeys(("acos", "asin", "atanh", "erf_inv"), _unit),
+    **dict.fromkeys(("acos", "asin", "atanh", "erf_inv"), Traits((-1.0, 1.0), (-1.0, 1.0))),
     **dict.fromkeys(("digamma", "log", "rsqrt", "sqrt"), Traits(_positive)),
     **dict.fromkeys(("ceil", "floor"), Traits(steps=0.0)),
-    **dict.fromkeys(("cos", "sin"), _wave),
+    **dict.fromkeys(("cos", "sin"), Traits(period=2 * math.pi, tame=True)),
     "acosh": Traits((1.0, float("inf")), (1.0,)),
     "lgamma": Traits(_positive, (1.4616321449683622,)),  # its minimum, between two valleys
     "log1p": Traits((-1.0, float("inf")), (-1.0,)),
