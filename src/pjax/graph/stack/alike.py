@@ -54,11 +54,7 @@ class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
         """``members`` are the nodes of each stack; a stack may have one."""
         super().__init__()
         self.places = places(members)
-        self._single = [len(unit) == 1 for unit in members]
-
-    def single(self, node: int) -> bool:
-        """Whether a node is not a member of a stack."""
-        return self._single[self.places[node][0]]
+        self._stacked = {node for unit in members if len(unit) > 1 for node in unit}
 
     def place(self, expr: Expr) -> tuple[int, int, int | None] | None:
         """Of a member of a stack, or of an entry of another node: the stack or node, the place there, and the
@@ -66,10 +62,10 @@ class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
         if not expr.depends:
             return None
         if expr.node is not None:
-            return None if self.single(expr.node) else (*self.places[expr.node], None)
+            return (*self.places[expr.node], None) if expr.node in self._stacked else None
         assert expr.call is not None
         key, whole = expr.call.key, expr.call.args[0]
-        if key[0] != "index" or whole.node is None or not self.single(whole.node):
+        if key[0] != "index" or whole.node is None or whole.node in self._stacked:
             return None
         return self.places[whole.node][0], key[1], key[2]
 
