@@ -63,12 +63,10 @@ class NoTargetError(Exception):
 class Builder:
     """Collects nodes while it walks through a jaxpr.
 
-    Args:
-        sweeps: whether it is for soft sweeps: a scan is one node then, where that is possible, instead of as
-            many steps, and so is a function whose derivative users state.
-        plain: equations of losses that are no targets.
-        targets: whether it ends in losses, which may be spelt with other functions; otherwise in values of
-            which something will be asked.
+    With ``sweeps``, for soft sweeps, a scan is one node, where that is possible, instead of as many steps,
+    and so is a function whose derivative users state. ``plain`` are equations of losses that are no targets.
+    With ``targets`` it ends in losses, which may be spelt with other functions; otherwise in values of which
+    something will be asked.
     """
 
     def __init__(self, sweeps: bool = False, plain: Set[int] = frozenset(), targets: bool = True) -> None:
