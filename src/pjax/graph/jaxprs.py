@@ -5,6 +5,7 @@ of them are arguments of the program that pjax compiles, so that another batch i
 never looks at them; everything else it sees, at any depth.
 """
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -32,6 +33,10 @@ _READ = frozenset({*WRAPPERS, "scan", "while", "cond"})
 
 Captured: TypeAlias = Mapping[int, Sequence[Any]]
 """What inner jaxprs captured, by their identity."""
+
+
+aval = operator.attrgetter("aval")
+"""The shape and type of a variable."""
 
 
 def wrapped(eqn: jex.JaxprEqn) -> Any:
@@ -132,18 +137,9 @@ def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:
     """How many of a scan's inputs are fixed, and how many are its initial state."""
     body = opened(eqn.params["jaxpr"])
     # What is scanned over has one axis more outside than inside; how the counts are named varies.
-    carry = sum(_rank(o) == _rank(i) for o, i in zip(eqn.outvars, body.outvars, strict=True))
-    scanned = sum(_rank(a) != _rank(i) for a, i in zip(eqn.invars, body.invars, strict=True))
+    carry = sum(aval(o).ndim == aval(i).ndim for o, i in zip(eqn.outvars, body.outvars, strict=True))
+    scanned = sum(aval(a).ndim != aval(i).ndim for a, i in zip(eqn.invars, body.invars, strict=True))
     return len(eqn.invars) - scanned - carry, carry
-
-
-def aval(var: Any) -> Any:
-    """The shape and type of a variable."""
-    return var.aval
-
-
-def _rank(var: Any) -> int:
-    return len(var.aval.shape)
 
 
 def is_variable(v: Any) -> bool:
