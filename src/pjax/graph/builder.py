@@ -169,10 +169,10 @@ class Builder:
         """The losses of a further target."""
         avals = [jax.ShapeDtypeStruct(e.shape, e.dtype) for e in inputs]
         loss = jax.eval_shape(rule.forward, *avals)
-        out = self.operation(rule, *inputs, shape=loss.shape, dtype=loss.dtype, line=line)
+        node = self.add(f"{rule.name}_{len(self.nodes)}", rule, inputs, loss.shape, loss.dtype, line)
         if eqn is not None:
-            self._origin[len(self.nodes) - 1] = id(eqn)
-        return out
+            self._origin[node.index] = id(eqn)
+        return node.output
 
     # --- The walk ---
 

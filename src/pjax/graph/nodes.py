@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.graph.wires import Evaluator, Expr, Substitution, Wire, walk
+from pjax.graph.wires import Evaluator, Expr, Wire, substitute, walk
 from pjax.rules.base import Rule
 
 
@@ -168,7 +168,11 @@ def renumber(
 ) -> Graph:
     """A graph of the given nodes, numbered in their order."""
     index = {node.index: i for i, node in enumerate(nodes)}
-    new = Substitution({n.index: dataclasses.replace(n, index=index[n.index]).output for n in nodes})
-    done = tuple(dataclasses.replace(node.rewired(new), index=i) for i, node in enumerate(nodes))
+    new = {node.index: dataclasses.replace(node, index=index[node.index]).output for node in nodes}
+    exprs = iter(substitute([*(w.expr for node in nodes for w in node.inputs), *outputs, *aux], new))
+    done = tuple(
+        dataclasses.replace(node.rewired(lambda _: next(exprs)), index=i) for i, node in enumerate(nodes)
+    )
+    ends = tuple(exprs)
     at = tuple(None if leaf is None else index[leaf] for leaf in leaves)
-    return Graph(done, at, tuple(map(new, outputs)), tuple(map(new, aux)))
+    return Graph(done, at, ends[: len(outputs)], ends[len(outputs) :])

@@ -285,6 +285,11 @@ class Substitution(Memo[Expr]):
         return dataclasses.replace(expr, call=self._calls[id(call)])
 
 
+def substitute(exprs: Iterable[Expr], nodes: Mapping[int, Expr]) -> list[Expr]:
+    """The expressions with the outputs of some nodes replaced by other expressions."""
+    return list(map(Substitution(nodes), exprs))
+
+
 class Evaluator(Memo[Any]):
     """Evaluates expressions, each once, on given constants and node outputs.
 

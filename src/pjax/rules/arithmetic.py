@@ -1,7 +1,5 @@
 """Arithmetic shared by the rules: at least float32 inside, the caller's type outside."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,12 +22,6 @@ def wide_reals(x: jax.typing.ArrayLike) -> jax.Array:
 def weight_like(weight: jax.typing.ArrayLike, output: jax.Array) -> jax.Array:
     """The weight in the type of ``output``; it broadcasts to the shape of ``output``."""
     return jnp.asarray(weight, output.dtype)
-
-
-def transposed(fn: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], c: jax.Array) -> jax.Array:
-    """The transpose of a linear function of arrays of a shape, at c."""
-    (x,) = jax.linear_transpose(fn, jax.ShapeDtypeStruct(shape, c.dtype))(c)
-    return x
 
 
 def first(chosen: jax.Array) -> jax.Array:

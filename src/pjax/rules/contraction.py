@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from pjax.devices import on_one_device
-from pjax.rules.arithmetic import TINY, transposed
+from pjax.rules.arithmetic import TINY
 from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts, answering
 from pjax.rules.dot import Dot, Multiplier, Pair, multiplier, spheres, sum_and_difference, times_visible
 
@@ -283,6 +283,12 @@ class Contraction(Rule):
 def _where_read(at: Place, residual: jax.Array) -> jax.Array:
     """An output that nobody reads asks for nothing."""
     return residual if at.read is None else jnp.where(at.read, residual, 0)
+
+
+def transposed(fn: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], c: jax.Array) -> jax.Array:
+    """The transpose of a linear function of arrays of a shape, at c."""
+    (x,) = jax.linear_transpose(fn, jax.ShapeDtypeStruct(shape, c.dtype))(c)
+    return x
 
 
 def added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: Pair) -> jax.Array:

@@ -14,8 +14,8 @@ from jax import lax
 from jax.custom_batching import sequential_vmap
 
 from pjax.devices import end_kernel, has_kernels, on_one_device
-from pjax.rules.arithmetic import condensed, transposed
-from pjax.rules.contraction import Contraction, added
+from pjax.rules.arithmetic import condensed
+from pjax.rules.contraction import Contraction, added, transposed
 from pjax.rules.dot import Pair
 from pjax.rules.kernels import multiplier as solve_kernel
 from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pjax.devices import power_of_two
-from pjax.rules.arithmetic import transposed
+from pjax.rules.contraction import transposed
 from pjax.rules.dot import multiplier, sums_of_squares, visible
 from pjax.rules.kernels.parts import call, load, numbers, program_id, store
 
