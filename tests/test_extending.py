@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import pjax
-from pjax.containers.register import check_form
 from pjax.rules import registered
+from pjax.rules.registry import check_form
 from pjax.testing import check_registered
 from tests import pages
 

@@ -62,8 +62,7 @@ def lift(*arrays: str, expects: str) -> Callable[[Callable[P, jax.Array]], Calla
                     found = dict(static)
                     for key, count in counts.items():
                         found[key] = next(rest) if count is None else tuple(next(rest) for _ in range(count))
-                    ordered = {key: found[key] for key in signature.parameters}
-                    call = inspect.BoundArguments(signature, ordered)
+                    call = inspect.BoundArguments(signature, found)
                     return function(*call.args, **call.kwargs)
                 except (TypeError, ValueError, IndexError, OverflowError) as error:
                     raise InputError(_complaint(name, expects, values, static, error)) from error

@@ -30,6 +30,7 @@ import numpy as np
 from pjax.errors import GraphError, InputError, UnsupportedEquationError
 from pjax.graph import equations, jaxprs, lines, spelt
 from pjax.graph import wires as layout
+from pjax.graph.jaxprs import aval
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.passes import simplified
 from pjax.graph.wires import Call, Expr, Form, Wire
@@ -62,12 +63,10 @@ class NoTargetError(Exception):
 class Builder:
     """Collects nodes while it walks through a jaxpr.
 
-    Args:
-        sweeps: whether it is for soft sweeps: a scan is one node then, where that is possible, instead of as
-            many steps, and so is a function whose derivative users state.
-        plain: equations of losses that are no targets.
-        targets: whether it ends in losses, which may be spelt with other functions; otherwise in values of
-            which something will be asked.
+    With ``sweeps``, for soft sweeps, a scan is one node, where that is possible, instead of as many steps,
+    and so is a function whose derivative users state. ``plain`` are equations of losses that are no targets.
+    With ``targets`` it ends in losses, which may be spelt with other functions; otherwise in values of which
+    something will be asked.
     """
 
     def __init__(self, sweeps: bool = False, plain: Set[int] = frozenset(), targets: bool = True) -> None:
@@ -87,13 +86,10 @@ class Builder:
         self._made: dict[int, spelt.Made] = {}  # how values are made, by their identity
 
     def graph(self, jaxpr: jex.Jaxpr, names: Sequence[str], outputs: int, aux: bool) -> Graph:
-        """The graph of a jaxpr whose inputs are parameters, and behind them constants.
+        """The graph of a jaxpr whose inputs are parameters, of some names, and behind them constants.
 
-        Args:
-            jaxpr: what was read.
-            names: of the parameters.
-            outputs: how many of the jaxpr's outputs, the first ones, are those that the graph is for.
-            aux: whether the other outputs are asked for, too. They move nothing.
+        It is for the first ``outputs`` of its results. With ``aux`` the others are asked for, too; they move
+        nothing.
         """
         wanted = [i < outputs for i in range(len(jaxpr.outvars))]
         leaves, every = self._outermost(jaxpr, names, wanted, [aux and not want for want in wanted])
@@ -121,8 +117,7 @@ class Builder:
         numbers = itertools.count()
 
         def constants(variables: Iterable[Any]) -> list[Expr]:
-            avals = map(_aval, variables)
-            return [Expr(aval.shape, aval.dtype, constant=next(numbers)) for aval in avals]
+            return [Expr(a.shape, a.dtype, constant=next(numbers)) for a in map(aval, variables)]
 
         env = dict(zip(jaxpr.constvars, constants(jaxpr.constvars), strict=True))
         for inner in jaxprs.capturing(*jaxpr.eqns):
@@ -131,7 +126,7 @@ class Builder:
         env |= zip(known, constants(known), strict=True)
         leaves = []
         for name, var in zip(names, jaxpr.invars, strict=False):
-            node = self.add(name, None, (), _aval(var).shape, _aval(var).dtype)
+            node = self.add(name, None, (), aval(var).shape, aval(var).dtype)
             env[var] = node.output
             leaves.append(node.index)
         return leaves, self.run(jaxpr, env, wanted, beside)
@@ -201,7 +196,7 @@ class Builder:
         for eqn, results in live:
             # What is not there is an operand of which nothing that is wanted depends.
             args = [
-                read(v) if isinstance(v, jex.Literal) or v in env else _nothing(_aval(v)) for v in eqn.invars
+                read(v) if isinstance(v, jex.Literal) or v in env else _nothing(aval(v)) for v in eqn.invars
             ]
             if id(eqn) in moving:
                 outs = self.equation(eqn, args, moving[id(eqn)], results)
@@ -238,7 +233,7 @@ class Builder:
         if name == "stop_gradient":
             return [layout.held(args[0])]
         moving = [a for a in args if a.depends]
-        if all(0 in a.shape for a in moving) or all(0 in _aval(v).shape for v in eqn.outvars):
+        if all(0 in a.shape for a in moving) or all(0 in aval(v).shape for v in eqn.outvars):
             self.empty = self.empty or f"{name!r}{lines.at(eqn)}"  # nothing of anything
             return [_aside(out) if out.size else _nothing(out) for out in self.call(eqn, args)]
         if name in _SAME:
@@ -251,10 +246,10 @@ class Builder:
         name = eqn.primitive.name
         if name in jaxprs.WRAPPERS:
             return self._by_stated_derivative(eqn, args)
-        if any(jnp.iscomplexobj(np.empty(0, _aval(v).dtype)) for v in (*eqn.invars, *eqn.outvars)):
+        if any(jnp.iscomplexobj(np.empty(0, aval(v).dtype)) for v in (*eqn.invars, *eqn.outvars)):
             return self.by_derivative(eqn, args)
         form = equations.scalar_form(eqn, args, _LONGEST)
-        if not any(_is_real(_aval(v).dtype) for v in eqn.outvars):
+        if not any(_is_real(aval(v).dtype) for v in eqn.outvars):
             return [dataclasses.replace(out, depends=False, form=form) for out in self.call(eqn, args)]
         if name in equations.OWN:
             return equations.OWN[name](self, eqn, args)
@@ -271,44 +266,39 @@ class Builder:
     def constant(self, eqn: jex.JaxprEqn, args: Sequence[Expr]) -> list[Expr]:
         """An equation that does not depend on a parameter. What it captured is an argument like any other."""
         inner = [x for x in jaxprs.capturing(eqn) if id(x) in self.captured]
-        sizes = [len(self.captured[id(x)]) for x in inner]
         more = [expr for x in inner for expr in self.captured[id(x)]]
 
         def bind(*values: Any) -> Sequence[Any]:
             rest = iter(values[len(args) :])
-            captured = {id(x): list(itertools.islice(rest, n)) for x, n in zip(inner, sizes, strict=True)}
+            captured = {id(x): list(itertools.islice(rest, len(x.consts))) for x in inner}
             return jaxprs.bind(eqn, *values[: len(args)], captured=captured)
 
         return self.call(eqn, [*args, *more], fn=bind)
 
     def call(
-        self, eqn: jex.JaxprEqn, args: Sequence[Expr], data: frozenset[int] | None = None, fn: Any = None
+        self, eqn: jex.JaxprEqn, args: Sequence[Expr], data: Iterable[int] | None = None, fn: Any = None
     ) -> list[Expr]:
-        """An equation applied to expressions, as expressions.
+        """An equation applied to expressions; ``data`` are the places of those that carry values, if not all.
 
-        Args:
-            eqn: the equation.
-            args: its operands.
-            data: the places of those that carry values; all, if not given.
-            fn: what computes it, if not the equation itself.
+        ``fn`` is what computes it, if not the equation itself.
         """
-        places = frozenset(range(len(args))) if data is None else data
+        places = frozenset(range(len(args))).intersection(range(len(args)) if data is None else data)
         key = (eqn.primitive.name, jaxprs.params_key(eqn))
         fn = functools.partial(jaxprs.bind, eqn) if fn is None else fn
         call = Call(eqn.primitive.name, fn, tuple(args), places, key)
         depends, after, line = any(a.depends for a in args), any(a.after for a in args), lines.user_line(eqn)
         return [
-            Expr(_aval(v).shape, _aval(v).dtype, line, depends, after, call, i)
+            Expr(aval(v).shape, aval(v).dtype, line, depends, after, call, i)
             for i, v in enumerate(eqn.outvars)
         ]
 
     def inline(
-        self, inner: Any, args: Sequence[Expr], wanted: Sequence[bool], beside: Sequence[bool] = ()
+        self, inner: Any, args: Sequence[Expr | None], wanted: Sequence[bool], beside: Sequence[bool] = ()
     ) -> list[Expr | None]:
         """The results of an inner jaxpr."""
         jaxpr = jaxprs.opened(inner)
-        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*self._captured(inner), *args), strict=True))
-        return self.run(jaxpr, env, wanted, beside)
+        pairs = zip((*jaxpr.constvars, *jaxpr.invars), (*self._captured(inner), *args), strict=True)
+        return self.run(jaxpr, {v: arg for v, arg in pairs if arg is not None}, wanted, beside)
 
     def _captured(self, inner: Any) -> list[Expr]:
         """What an inner jaxpr captured."""
@@ -319,9 +309,7 @@ class Builder:
         entries = _entries(eqn, args[0])
         if entries is not None:
             return [dataclasses.replace(entry, line=lines.user_line(eqn)) for entry in entries]
-        positions = layout.LAYOUTS[eqn.primitive.name]
-        data = frozenset(range(len(args))) if positions is None else frozenset(positions)
-        return self.call(eqn, args, data & frozenset(range(len(args))))
+        return self.call(eqn, args, layout.LAYOUTS[eqn.primitive.name])
 
     # --- Functions of few values ---
 
@@ -335,7 +323,7 @@ class Builder:
         known = TABLE.get(eqn.primitive.name) if len(form.steps) == 1 else None
         traits = known or equations.traits_of(form)
         rule = Scalar(Function(("form", equations.form_key(form)), label, fn, traits))
-        constants = [equations.broadcast(c, out["shape"]) for c in form.constants]
+        constants = [layout.broadcast(c, out["shape"]) for c in form.constants]
         return dataclasses.replace(self.operation(rule, base, *constants, **out), form=form)
 
     def by_derivative(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
@@ -356,21 +344,21 @@ class Builder:
 
     def _whole(self, form: Form, eqn: jex.JaxprEqn, i: int) -> Expr:
         """One result of an equation as a node that is projected as a whole."""
-        aval = _aval(eqn.outvars[i])
+        out = aval(eqn.outvars[i])
         fn = equations.form_function(form)
         inputs = [*form.bases, *form.constants]
         avals = [jax.ShapeDtypeStruct(e.shape, e.dtype) for e in inputs]
         kind = _derivative_kind(fn, avals, len(form.bases))
         line = lines.user_line(eqn)
         if kind is None:
-            ends = inputs, map(_aval, eqn.outvars)
+            ends = inputs, map(aval, eqn.outvars)
             types = " -> ".join(", ".join(map(lines.describe, values)) for values in ends)
             inside = f" (of {lines.enclosing()})" if lines.enclosing() else ""
             self.missing[f"  {eqn.primitive.name!r}{inside}{lines.at(eqn)}: {types}"] = None
-            return self.add("missing", None, (), aval.shape, aval.dtype).output
+            return self.add("missing", None, (), out.shape, out.dtype).output
         function = Function(("form", equations.form_key(form)), eqn.primitive.name, fn)
         rule = (LinearMap if kind == "linear" else Joint)(function, len(form.bases))
-        return self.operation(rule, *inputs, shape=aval.shape, dtype=aval.dtype, line=line)
+        return self.operation(rule, *inputs, shape=out.shape, dtype=out.dtype, line=line)
 
     def _by_stated_derivative(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         """A function whose derivative users state: for soft sweeps that counts, whatever it computes."""
@@ -400,7 +388,7 @@ class Builder:
         name = eqn.primitive.name
         after = frozenset(i for i, a in enumerate(args) if a.after)
         moving = [i for i, a in enumerate(args) if a.depends and not a.after]
-        if not any(_is_real(_aval(v).dtype) for v in eqn.outvars):
+        if not any(_is_real(aval(v).dtype) for v in eqn.outvars):
             return [dataclasses.replace(out, depends=False, after=False) for out in self.call(eqn, args)]
         if name in _LOSS_PRODUCTS:
             if not moving and len(after) == 1 and not (name == "div" and 1 in after):
@@ -409,8 +397,7 @@ class Builder:
             positions = layout.LAYOUTS.get(name)
             if positions is None or set(positions) >= {*after, *moving}:
                 lifted = [self._lifted(a) if i in moving else a for i, a in enumerate(args)]
-                data = None if positions is None else frozenset(positions) & frozenset(range(len(args)))
-                return self.call(eqn, lifted, data)
+                return self.call(eqn, lifted, positions)
         sources = {s for a in args if a.after for s in layout.nodes_of(a)}
         raise NoTargetError({self._origin[s] for s in sources if s in self._origin})
 
@@ -486,19 +473,14 @@ class Builder:
         state: list[Expr | None] = list(args[consts : consts + carry])
         steps = range(p["length"])
         ys: list[list[Expr | None]] = []
-        body = jaxprs.opened(p["jaxpr"])
         for t in reversed(steps) if p["reverse"] else steps:
-            now = [
-                _nothing(_aval(v)) if s is None else s
-                for s, v in zip(state, body.invars[consts:], strict=False)
-            ]
-            outs = self.inline(p["jaxpr"], [*fixed, *now, *(layout.index(x, t) for x in xs)], live)
+            outs = self.inline(p["jaxpr"], [*fixed, *state, *(layout.index(x, t) for x in xs)], live)
             state = outs[:carry]
             ys.append(outs[carry:])
         if p["reverse"]:
             ys.reverse()
         if not ys:  # no steps at all
-            return [*state, *(_nothing(_aval(v)) for v in eqn.outvars[carry:])]
+            return [*state, *(_nothing(aval(v)) for v in eqn.outvars[carry:])]
         stacks = [
             layout.stack(*(y for y in column if y is not None)) if column[0] is not None else None
             for column in zip(*ys, strict=True)
@@ -510,13 +492,8 @@ class Builder:
         inner, length = eqn.params["jaxpr"], eqn.params["length"]
         body = jaxprs.opened(inner)
         consts, carry = jaxprs.scan_counts(eqn)
-        avals = [_aval(v) for v, want in zip(eqn.outvars, live, strict=True) if want]
-        states = [
-            _aval(v)
-            for v, want in zip(body.invars[consts : consts + carry], live[:carry], strict=True)
-            if want
-        ]
-        if not length or not all(_is_real(a.dtype) for a in (*avals, *states)):
+        avals = [aval(v) for v, want in zip(eqn.outvars, live, strict=True) if want]
+        if not length or not all(_is_real(a.dtype) for a in avals):
             return None
         _, needs = jaxprs.needed(body, live)
         kept = [
@@ -540,7 +517,7 @@ class Builder:
         rule = Scan(
             simplified(builder.nodes, leaves, outputs),
             len(extra) + sum(i < consts for i in kept),
-            len(states),
+            sum(live[:carry]),
             length,
             eqn.params["reverse"],
             eqn.params["unroll"],
@@ -612,11 +589,6 @@ _MOST_STEPS = 4096
 _INNER = {"scan": Builder._scan, "cond": Builder._cond, "while": Builder._while}
 
 
-def _aval(var: Any) -> Any:
-    """The shape and type of a variable."""
-    return var.aval
-
-
 def _aside(expr: Expr) -> Expr:
     """What a value is, whatever it is computed from: it is only looked at."""
     return dataclasses.replace(layout.held(expr), after=False) if expr.depends or expr.after else expr
@@ -631,7 +603,7 @@ def _nothing(of: Any) -> Expr:
 
 def _entries(eqn: jex.JaxprEqn, array: Expr) -> list[Expr] | None:
     """Entries of an array along an axis, in one form however they are written; None for other equations."""
-    name, shape = eqn.primitive.name, _aval(eqn.outvars[0]).shape
+    name, shape = eqn.primitive.name, aval(eqn.outvars[0]).shape
     if name == "unstack":
         return [layout.index(array, i, eqn.params["axis"]) for i in range(len(eqn.outvars))]
     if name == "squeeze" and array.call is not None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pjax.errors import InputError
 from pjax.graph import jaxprs
-from pjax.graph.jaxprs import is_variable
+from pjax.graph.jaxprs import aval, is_variable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,10 +184,6 @@ class _Program(NamedTuple):
         return known
 
 
-def _aval(var: Any) -> Any:
-    return var.aval
-
-
 def _program(fn: Callable[[Any, Any], Any], params: Any, batch: Any) -> _Program:
     leaves, tree = jax.tree.flatten((params, batch))
     closed = jaxprs.flat(lambda *leaves: jax.tree.leaves(fn(*jax.tree.unflatten(tree, leaves))), *leaves)
@@ -226,8 +222,8 @@ def _from_scan(program: _Program) -> Chain | None:
 
     def first(rest: Any, batch: Any) -> Any:
         values = program.evaluate([*start, *along], program.given(rest, taken, batch))
-        state = [jnp.asarray(x, _aval(v).dtype) for x, v in zip(values, start, strict=False)]
-        outs = [jnp.zeros(_aval(v).shape, _aval(v).dtype) for v in scan.outvars[carry:]]
+        state = [jnp.asarray(x, aval(v).dtype) for x, v in zip(values, start, strict=False)]
+        outs = [jnp.zeros(aval(v).shape, aval(v).dtype) for v in scan.outvars[carry:]]
         return jnp.zeros((), jnp.int32), state, values[carry:], outs
 
     def layer(rest: Any, layers: Any, wires: Any) -> Any:
@@ -279,7 +275,7 @@ def _from_blocks(program: _Program) -> Chain | None:
     varying = [slot for slot in slots if len(set(slot)) > 1]
     taken = [places[v] for slot in varying for v in slot]
     ends = parameters([], cuts[:1]) + parameters(cuts[-1:], program.jaxpr.outvars)
-    shapes = {(_aval(v).shape, _aval(v).dtype) for v in cuts}
+    shapes = {(aval(v).shape, aval(v).dtype) for v in cuts}
     if len(set(taken)) != len(taken) or {places[v] for v in ends} & set(taken) or len(shapes) > 1:
         return None
 

@@ -5,9 +5,9 @@ that are here have a rule of their own, or are written by others that have.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -19,8 +19,9 @@ from jax import lax
 from pjax.errors import GraphError
 from pjax.graph import jaxprs
 from pjax.graph import wires as layout
+from pjax.graph.jaxprs import aval
 from pjax.graph.lines import at, user_line
-from pjax.graph.wires import Expr, Form, Step
+from pjax.graph.wires import Expr, Form, Step, broadcast
 from pjax.rules.base import Primitive
 from pjax.rules.convolution import Convolution
 from pjax.rules.divide import Divide
@@ -33,11 +34,6 @@ from pjax.rules.windows import windows
 
 if TYPE_CHECKING:
     from pjax.graph.builder import Builder
-
-
-def aval_of(eqn: jex.JaxprEqn, i: int = 0) -> Any:
-    """The shape and type of a result."""
-    return eqn.outvars[i].aval
 
 
 Reading: TypeAlias = "Callable[[Builder, jex.JaxprEqn, list[Expr]], list[Expr]]"
@@ -66,7 +62,7 @@ def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form |
     if len(bases) != 1:
         return None
     (base,) = bases.values()
-    shape = aval_of(eqn).shape
+    shape = aval(eqn.outvars[0]).shape
     if any(a.shape != shape for a in (base, *moving)):
         return None
     forms = [(id(a), a.form) for a in args if a.form is not None and a.form.bases[0] is base]
@@ -152,10 +148,8 @@ def traits_of(form: Form) -> Traits:
 def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]:
     """A form as a function of its bases and constants.
 
-    Args:
-        form: the form.
-        cast: whether real numbers are all of the type of the first base, whatever the equations say: for
-            functions that are searched in a wider type than they are written in.
+    With ``cast``, real numbers are all of the type of the first base, whatever the equations say: for
+    functions that are searched in a wider type than they are written in.
     """
 
     def bound(eqn: jex.JaxprEqn, operands: list[Any], dtype: Any) -> Sequence[Any]:
@@ -163,7 +157,9 @@ def form_function(form: Form, *, cast: bool = False) -> Callable[..., jax.Array]
             return jaxprs.bind(eqn, *operands)
         operands = [x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in operands]
         operands = list(jnp.broadcast_arrays(*operands))
-        if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(aval_of(eqn).dtype, jnp.floating):
+        if eqn.primitive.name == "convert_element_type" and jnp.issubdtype(
+            eqn.params["new_dtype"], jnp.floating
+        ):
             return [operands[0].astype(dtype)]
         return jaxprs.bind(eqn, *operands)
 
@@ -198,28 +194,16 @@ def vector(expr: Expr, axes: tuple[int, ...] = ()) -> Expr:
     return layout.apply("vector", move, expr, key=("vector", axes))
 
 
-def broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
-    """An expression in a larger shape."""
-    if expr.shape == shape:
-        return expr
-    return layout.apply(
-        "broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr, key=("broadcast", shape)
-    )
-
-
 def out(eqn: jex.JaxprEqn, i: int = 0) -> dict[str, Any]:
     """What a node is to know of the equation whose result it stands for."""
-    aval = aval_of(eqn, i)
-    return {"shape": tuple(aval.shape), "dtype": aval.dtype, "line": user_line(eqn)}
+    made = aval(eqn.outvars[i])
+    return {"shape": tuple(made.shape), "dtype": made.dtype, "line": user_line(eqn)}
 
 
-def _sum_of(signs: tuple[int, ...]) -> Reading:
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        made = out(eqn)
-        inputs = [vector(broadcast(a, made["shape"])) for a in args]
-        return [builder.operation(Sum(signs), *inputs, **made)]
-
-    return reading
+def _sum(signs: tuple[int, ...], builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    made = out(eqn)
+    inputs = [vector(broadcast(a, made["shape"])) for a in args]
+    return [builder.operation(Sum(signs), *inputs, **made)]
 
 
 def _reduce_sum(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
@@ -269,7 +253,7 @@ def _dot_general(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
         return [builder.operation(rule, *args, **out(eqn))]
     # Nothing is summed: products one by one.
     written = [
-        layout.apply("expand", functools.partial(rule.expand, i), arg, key=("expand", rule, i))
+        layout.apply("expand", partial(rule.expand, i), arg, key=("expand", rule, i))
         for i, arg in enumerate(args)
     ]
     return _products(builder, eqn, written)
@@ -306,42 +290,35 @@ def _number(expr: Expr) -> float | None:
     return None if value is None or np.ndim(value) or isinstance(value, jax.core.Tracer) else float(value)
 
 
-def _extremum(sign: int) -> Reading:
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        made = out(eqn)
-        args = [broadcast(a, made["shape"]) for a in args]
-        numbers = [_number(a) for a in args]
-        for arg, other in ((args[0], numbers[1]), (args[1], numbers[0])):
-            if other == -sign * math.inf:
-                return [arg]
-            if other == 0 and sign > 0:
-                return [builder.operation(SumRelu((1,)), vector(arg), **made)]
-        both = layout.apply("concatenate", lambda *xs: jnp.stack(xs, -1), *args, key=("stack", -1))
-        return [builder.operation(Max(sign), both, **made)]
-
-    return reading
+def _extremum(sign: int, builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    made = out(eqn)
+    args = [broadcast(a, made["shape"]) for a in args]
+    numbers = [_number(a) for a in args]
+    for arg, other in ((args[0], numbers[1]), (args[1], numbers[0])):
+        if other == -sign * math.inf:
+            return [arg]
+        if other == 0 and sign > 0:
+            return [builder.operation(SumRelu((1,)), vector(arg), **made)]
+    both = layout.apply("concatenate", lambda *xs: jnp.stack(xs, -1), *args, key=("stack", -1))
+    return [builder.operation(Max(sign), both, **made)]
 
 
-def _reduce_extremum(sign: int) -> Reading:
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        axes = tuple(map(int, eqn.params["axes"]))
-        behind = sum(d not in axes for d in range(max(axes, default=0), len(args[0].shape)))
-        return [builder.operation(Max(sign, behind), vector(args[0], axes), **out(eqn))]
-
-    return reading
+def _reduce_extremum(sign: int, builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    axes = tuple(map(int, eqn.params["axes"]))
+    behind = sum(d not in axes for d in range(max(axes, default=0), len(args[0].shape)))
+    return [builder.operation(Max(sign, behind), vector(args[0], axes), **out(eqn))]
 
 
 def _clamp(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
     low, x, high = args
-    above = _extremum(1)(builder, eqn, [x, low])
-    return _extremum(-1)(builder, eqn, [*above, high])
+    return _extremum(-1, builder, eqn, [*_extremum(1, builder, eqn, [x, low]), high])
 
 
-def _reduce_window(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+def _reduce_window(sign: int, builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    """The largest of each window, the smallest, or without a sign the sum."""
     p = eqn.params
     if any(d != 1 for d in p["base_dilation"]):
         return builder.by_derivative(eqn, args)
-    sign = {"reduce_window_max": 1, "reduce_window_min": -1}.get(eqn.primitive.name, 0)
     # A finite stand-in for infinity: it never wins, and arithmetic with it stays finite.
     fill = -sign * float(jnp.finfo(args[0].dtype).max) / 4
 
@@ -364,14 +341,10 @@ def _reduce_window(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> l
 # --- What moves numbers to places that are found ----------------------------------------------------------
 
 
-def _written(fn: Callable[..., Any]) -> Reading:
+def _written(fn: Callable[..., Any], builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
     """As a function of the equation's operands that is written with others; it also gets the parameters."""
-
-    def reading(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        outs, line = builder.traced(functools.partial(fn, **eqn.params), args), user_line(eqn)
-        return [dataclasses.replace(out, line=line) for out in outs]
-
-    return reading
+    outs, line = builder.traced(partial(fn, **eqn.params), args), user_line(eqn)
+    return [dataclasses.replace(out, line=line) for out in outs]
 
 
 def _sort(*xs: jax.Array, dimension: int, num_keys: int, **_: Any) -> list[jax.Array]:
@@ -387,54 +360,40 @@ def _top_k(x: jax.Array, *, k: int, axis: int = -1, **_: Any) -> list[jax.Array]
     return [jnp.take_along_axis(x, places, axis, mode="clip"), places]
 
 
-def _cumulative_extremum(sign: int) -> Reading:
+def _cumulative_extremum(sign: int, x: jax.Array, *, axis: int, reverse: bool) -> jax.Array:
     """Which of the numbers so far is the largest is held."""
 
     def larger(a: Any, b: Any) -> Any:
         keep = sign * a[0] >= sign * b[0]
         return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
 
-    def written(x: jax.Array, *, axis: int, reverse: bool) -> jax.Array:
-        at = lax.broadcasted_iota(jnp.int32, x.shape, axis)
-        _, places = lax.associative_scan(larger, (lax.stop_gradient(x), at), reverse=reverse, axis=axis)
-        return jnp.take_along_axis(x, places, axis, mode="clip")
-
-    return _written(written)
+    at = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    _, places = lax.associative_scan(larger, (lax.stop_gradient(x), at), reverse=reverse, axis=axis)
+    return jnp.take_along_axis(x, places, axis, mode="clip")
 
 
-def _scatter(kind: str) -> Reading:
+def _scatter(kind: Any, x: jax.Array, at: jax.Array, updates: jax.Array, **params: Any) -> jax.Array:
     """Which update a number gets is held: the last one, or the largest. Others stay what they are."""
+    settings = {k: params[k] for k in ("dimension_numbers", "indices_are_sorted", "mode")}
 
-    def written(
-        x: jax.Array,
-        at: jax.Array,
-        updates: jax.Array,
-        *,
-        dimension_numbers: Any,
-        indices_are_sorted: bool,
-        mode: Any,
-        **_: Any,
-    ) -> jax.Array:
-        def scatter(which: Callable[..., jax.Array], x: jax.Array, u: jax.Array) -> jax.Array:
-            return which(x, at, u, dimension_numbers, indices_are_sorted=indices_are_sorted, mode=mode)
+    def scatter(which: Callable[..., jax.Array], x: jax.Array, u: jax.Array) -> jax.Array:
+        return which(x, at, u, **settings)
 
-        # For each number of the result, which update it is; -1 where it stays.
-        names = jnp.arange(updates.size, dtype=jnp.int32).reshape(updates.shape)
-        none = jnp.full(x.shape, -1, jnp.int32)
-        if kind == "set":
-            names = scatter(lax.scatter, none, names)
-        else:
-            old, new = lax.stop_gradient(x), lax.stop_gradient(updates)
-            best = scatter(lax.scatter_max if kind == "max" else lax.scatter_min, old, new)
-            # What the place of each update ends with: the winners are equal to it.
-            there = jax.linear_transpose(lambda u: scatter(lax.scatter_add, jnp.zeros_like(x), u), updates)
-            wins = there(best)[0] == new
-            names = scatter(lax.scatter_max, none, jnp.where(wins, names, -1))
-            names = jnp.where(best == old, -1, names)
-        picked = jnp.take(updates.reshape(-1), jnp.maximum(names, 0).reshape(-1)).reshape(names.shape)
-        return jnp.where(names >= 0, picked, x)
-
-    return _written(written)
+    # For each number of the result, which update it is; -1 where it stays.
+    names = jnp.arange(updates.size, dtype=jnp.int32).reshape(updates.shape)
+    none = jnp.full(x.shape, -1, jnp.int32)
+    if kind is lax.scatter:
+        names = scatter(kind, none, names)
+    else:
+        old, new = lax.stop_gradient(x), lax.stop_gradient(updates)
+        best = scatter(kind, old, new)
+        # What the place of each update ends with: the winners are equal to it.
+        there = jax.linear_transpose(lambda u: scatter(lax.scatter_add, jnp.zeros_like(x), u), updates)
+        wins = there(best)[0] == new
+        names = scatter(lax.scatter_max, none, jnp.where(wins, names, -1))
+        names = jnp.where(best == old, -1, names)
+    picked = jnp.take(updates.reshape(-1), jnp.maximum(names, 0).reshape(-1)).reshape(names.shape)
+    return jnp.where(names >= 0, picked, x)
 
 
 def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
@@ -442,10 +401,8 @@ def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
     x, indices, updates = args
     if _number(x) == 0:
         return builder.by_derivative(eqn, args)
-    if not updates.depends:
-        added = builder.call(eqn, [layout.literal(np.zeros(x.shape, x.dtype)), indices, updates])
-    else:
-        added = builder.by_derivative(eqn, [layout.literal(np.zeros(x.shape, x.dtype)), indices, updates])
+    read = builder.by_derivative if updates.depends else builder.call
+    added = read(eqn, [layout.literal(np.zeros(x.shape, x.dtype)), indices, updates])
     return [builder.operation(Sum((1, 1)), vector(x), vector(added[0]), **out(eqn))]
 
 
@@ -494,36 +451,36 @@ def _apply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr
 
 
 EQUATIONS: dict[str, Reading] = {
-    "add": _sum_of((1, 1)),
-    "add_any": _sum_of((1, 1)),
-    "sub": _sum_of((1, -1)),
-    "neg": _sum_of((-1,)),
+    "add": partial(_sum, (1, 1)),
+    "add_any": partial(_sum, (1, 1)),
+    "sub": partial(_sum, (1, -1)),
+    "neg": partial(_sum, (-1,)),
     "reduce_sum": _reduce_sum,
     "psum": _reduce_sum,
     "psum_invariant": _reduce_sum,
     "mul": _multiply,
     "div": _divide,
-    "pow": _written(_power),
+    "pow": partial(_written, _power),
     "dot_general": _dot_general,
     "conv_general_dilated": _convolution,
-    "max": _extremum(1),
-    "min": _extremum(-1),
+    "max": partial(_extremum, 1),
+    "min": partial(_extremum, -1),
     "clamp": _clamp,
-    "reduce_max": _reduce_extremum(1),
-    "reduce_min": _reduce_extremum(-1),
-    "reduce_window_max": _reduce_window,
-    "reduce_window_min": _reduce_window,
-    "reduce_window_sum": _reduce_window,
-    "sort": _written(_sort),
-    "top_k": _written(_top_k),
-    "cummax": _cumulative_extremum(1),
-    "cummin": _cumulative_extremum(-1),
-    "cumprod": _written(functools.partial(lax.associative_scan, jnp.multiply)),
-    "reduce_prod": _written(_product),
-    "scatter": _scatter("set"),
+    "reduce_max": partial(_reduce_extremum, 1),
+    "reduce_min": partial(_reduce_extremum, -1),
+    "reduce_window_max": partial(_reduce_window, 1),
+    "reduce_window_min": partial(_reduce_window, -1),
+    "reduce_window_sum": partial(_reduce_window, 0),
+    "sort": partial(_written, _sort),
+    "top_k": partial(_written, _top_k),
+    "cummax": partial(_written, partial(_cumulative_extremum, 1)),
+    "cummin": partial(_written, partial(_cumulative_extremum, -1)),
+    "cumprod": partial(_written, partial(lax.associative_scan, jnp.multiply)),
+    "reduce_prod": partial(_written, _product),
+    "scatter": partial(_written, partial(_scatter, lax.scatter)),
     "scatter-add": _scatter_add,
-    "scatter-max": _scatter("max"),
-    "scatter-min": _scatter("min"),
+    "scatter-max": partial(_written, partial(_scatter, lax.scatter_max)),
+    "scatter-min": partial(_written, partial(_scatter, lax.scatter_min)),
     "pjax": _apply,
 }
 

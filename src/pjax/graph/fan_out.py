@@ -16,21 +16,16 @@ def entering(node: Node, i: int) -> int:
     return 0 if node.rule is None else node.rule.entering(i, node.inputs[i].shape)
 
 
-def each(node: Node, i: int) -> int | np.ndarray:
-    """How many edges enter each slot of an input; an array need not have all axes in full."""
-    return 1 if node.rule is None else node.rule.count(i)
-
-
 def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, Any]:
     """For each source of an input, the number of edges from each of its numbers to there.
 
     One number where it is the same for all; an array need not have all axes in full.
     """
-    if i >= len(node.wires) or node.inputs[i].constant:
+    if node.rule is None or i >= len(node.wires) or node.inputs[i].constant:
         return {}
     place = node.index, i
     found = wires.wirings({place: node.inputs[i]}, [n.shape for n in graph.nodes], graph.dtype, known)
-    return dict(wires.leaving(found, {place: each(node, i)}))
+    return dict(wires.leaving(found, {place: node.rule.count(i)}))
 
 
 def of_constant(node: Node, i: int) -> Any:
@@ -38,9 +33,10 @@ def of_constant(node: Node, i: int) -> Any:
 
     One number where it is the same for all; an array need not have all axes in full.
     """
-    slots, (source, times) = each(node, i), evenly_read(node.inputs[i].expr)
-    if source.constant is None or not source.size:
+    source, times = evenly_read(node.inputs[i].expr)
+    if node.rule is None or source.constant is None or not source.size:
         return None
+    slots = node.rule.count(i)
     return slots * times if isinstance(slots, int) else slots if times == 1 else None
 
 

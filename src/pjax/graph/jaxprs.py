@@ -5,6 +5,7 @@ of them are arguments of the program that pjax compiles, so that another batch i
 never looks at them; everything else it sees, at any depth.
 """
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -34,15 +35,17 @@ Captured: TypeAlias = Mapping[int, Sequence[Any]]
 """What inner jaxprs captured, by their identity."""
 
 
+aval = operator.attrgetter("aval")
+"""The shape and type of a variable."""
+
+
 def wrapped(eqn: jex.JaxprEqn) -> Any:
     """The jaxpr that an equation wraps."""
     return eqn.params[WRAPPERS[eqn.primitive.name]]
 
 
 _LIBRARY = os.path.join(os.path.dirname(jax.__file__), "_src", "")
-_HANDED_ON = os.path.join(
-    _LIBRARY, "custom_derivatives.py"
-)  # functions of users, as of `jax.custom_gradient`
+_HANDED_ON = os.path.join(_LIBRARY, "custom_derivatives.py")  # for users, as by `jax.custom_gradient`
 _OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
@@ -77,20 +80,12 @@ def _inner(value: Any) -> Iterator[Any]:
             yield from _inner(part)
 
 
-def inner_jaxprs(eqn: jex.JaxprEqn) -> list[Any]:
-    """The jaxprs of an equation, as far as they are read."""
-    if eqn.primitive.name in WRAPPERS:
-        return [wrapped(eqn)]
-    if eqn.primitive.name not in _READ:
-        return []
-    return [inner for key in sorted(eqn.params) for inner in _inner(eqn.params[key])]
-
-
 def capturing(*equations: jex.JaxprEqn) -> list[Any]:
     """The jaxprs in equations, at any depth, that captured something, in order, each once."""
     found: dict[int, Any] = {}
     for eqn in equations:
-        for inner in inner_jaxprs(eqn):
+        read = sorted(eqn.params) if eqn.primitive.name in _READ else ()
+        for inner in (inner for key in read for inner in _inner(eqn.params[key])):
             if isinstance(inner, jex.ClosedJaxpr) and inner.consts:
                 found.setdefault(id(inner), inner)
             for deeper in capturing(*opened(inner).eqns):
@@ -142,13 +137,9 @@ def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:
     """How many of a scan's inputs are fixed, and how many are its initial state."""
     body = opened(eqn.params["jaxpr"])
     # What is scanned over has one axis more outside than inside; how the counts are named varies.
-    carry = sum(_rank(o) == _rank(i) for o, i in zip(eqn.outvars, body.outvars, strict=True))
-    scanned = sum(_rank(a) != _rank(i) for a, i in zip(eqn.invars, body.invars, strict=True))
+    carry = sum(aval(o).ndim == aval(i).ndim for o, i in zip(eqn.outvars, body.outvars, strict=True))
+    scanned = sum(aval(a).ndim != aval(i).ndim for a, i in zip(eqn.invars, body.invars, strict=True))
     return len(eqn.invars) - scanned - carry, carry
-
-
-def _rank(v: Any) -> int:
-    return len(v.aval.shape)
 
 
 def is_variable(v: Any) -> bool:
@@ -162,9 +153,7 @@ def is_variable(v: Any) -> bool:
 def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
     """The same for jaxprs that do the same with the same captured arrays.
 
-    Args:
-        jaxpr: one of them.
-        stated: whether derivatives that users state are part of what they do.
+    ``stated``: whether derivatives that users state are part of what they do.
     """
     number: dict[Any, int] = {}
 
@@ -224,10 +213,7 @@ def _derivative_key(eqn: jex.JaxprEqn) -> Any:
 def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
     """A hashable stand-in for a static argument.
 
-    Args:
-        value: the argument.
-        by_value: whether what inner jaxprs captured is part of it.
-        stated: see `jaxpr_key`.
+    ``by_value``: whether what inner jaxprs captured is part of it. ``stated``: see `jaxpr_key`.
     """
     if isinstance(value, jex.ClosedJaxpr):
         constants = tuple(map(freeze, value.consts)) if by_value else ()

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -51,6 +51,10 @@ class Node:
     @functools.cached_property
     def output(self) -> Expr:
         return Expr(self.shape, self.dtype, depends=True, after=self.is_target, node=self.index)
+
+    def rewired(self, change: Callable[[Expr], Expr]) -> "Node":
+        """The same node, which reads something else."""
+        return dataclasses.replace(self, inputs=tuple(Wire(change(wire.expr)) for wire in self.inputs))
 
     def where(self) -> str:
         """The node's name and the user's line, for error messages."""
@@ -169,8 +173,7 @@ def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], *ends: Sequenc
     inputs = (wire.expr for node in nodes for wire in node.inputs)
     exprs = iter(substitute([*inputs, *itertools.chain(*ends)], new))
     done = tuple(
-        dataclasses.replace(node, index=i, inputs=tuple(Wire(next(exprs)) for _ in node.inputs))
-        for i, node in enumerate(nodes)
+        dataclasses.replace(node.rewired(lambda _: next(exprs)), index=i) for i, node in enumerate(nodes)
     )
     at = tuple(None if leaf is None else index[leaf] for leaf in leaves)
     return Graph(done, at, *(tuple(itertools.islice(exprs, len(end))) for end in ends))

@@ -130,8 +130,7 @@ def _insert(graph: Graph, colour: list[int], split: list[Node]) -> tuple[Graph, 
     colours: list[int] = []
     for node in graph.nodes:
         mine = colour[node.index]
-        inputs = tuple(Wire(swap[mine](wire.expr)) for wire in node.inputs)
-        nodes.append(dataclasses.replace(node, inputs=inputs))
+        nodes.append(node.rewired(swap[mine]))
         colours.append(mine)
         if node.index in between:
             nodes.append(between[node.index])

@@ -2,11 +2,11 @@
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node, renumber
-from pjax.graph.wires import Expr, Wire
+from pjax.graph.wires import Expr, Substitution, Wire
 
 
 def simplified(
@@ -30,20 +30,16 @@ def simplified(
     held: dict[int, Expr] = {}
     for node in nodes:
         if node.index in found - moving and node.rule is not None:
-            inputs = layout.substitute([wire.expr for wire in node.inputs], held)
+            inputs = map(Substitution(held), (wire.expr for wire in node.inputs))
             value = layout.apply(node.op, node.rule.forward, *inputs, key=("forward", node.rule))
             held[node.index] = dataclasses.replace(value, depends=False, after=False, line=node.line)
     kept = [n for n in nodes if n.index in found and (n.index in moving or n.is_parameter)]
     if held:
-        kept = [_substituted(node, held) for node in kept]
-        outputs, aux, still = (layout.substitute(ends, held) for ends in (outputs, aux, still))
+        swap = Substitution(held)
+        kept = [node.rewired(swap) for node in kept]
+        outputs, aux, still = (list(map(swap, ends)) for ends in (outputs, aux, still))
     fused = _fused(kept, [*outputs, *aux, *still])
     return renumber(fused, [leaf if leaf in found else None for leaf in leaves], outputs, aux, still)
-
-
-def _substituted(node: Node, others: Mapping[int, Expr]) -> Node:
-    inputs = tuple(map(Wire, layout.substitute([wire.expr for wire in node.inputs], others)))
-    return dataclasses.replace(node, inputs=inputs)
 
 
 def _fused(nodes: Sequence[Node], outputs: Sequence[Expr]) -> list[Node]:

@@ -156,11 +156,7 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
 def build(traced: Traced, *, sweeps: bool = False, losses: bool = True, aux: bool = False) -> Graph:
     """Turn what was read into a graph.
 
-    Args:
-        traced: what was read.
-        sweeps: whether it is for soft sweeps, see `Builder`.
-        losses: whether it ends in losses; otherwise in values of which something will be asked.
-        aux: whether it also has what the function returns beside.
+    ``sweeps`` and ``losses`` are what `Builder` is told. With ``aux`` it also has what is returned beside.
     """
     plain: set[int] = set()
     while True:

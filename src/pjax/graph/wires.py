@@ -149,15 +149,10 @@ def apply(
     shape: tuple[int, ...] | None = None,
     data: Iterable[int] | None = None,
 ) -> Expr:
-    """A function of one result applied to expressions.
+    """A function of one result applied to expressions, as a layout of some name.
 
-    Args:
-        name: of the layout.
-        fn: the function.
-        args: what it is applied to.
-        key: the same for functions that do the same.
-        shape: of the result, if that is known, and its type the argument's. To find it takes time.
-        data: the positions of the arguments that carry values; all, if not given.
+    The key is the same for functions that do the same. To find the shape of the result takes time: it may be
+    given, if its type is the argument's. ``data`` are the places of arguments that carry values, if not all.
     """
     out = _result(fn, key, args) if shape is None else jax.ShapeDtypeStruct(shape, args[0].dtype)
     places = frozenset(range(len(args)) if data is None else data)
@@ -186,6 +181,14 @@ def held(expr: Expr) -> Expr:
         return expr
     same = apply("held", lambda x: x, expr, key=("held",), shape=expr.shape)
     return dataclasses.replace(same, depends=False, line=expr.line)
+
+
+def broadcast(expr: Expr, shape: tuple[int, ...]) -> Expr:
+    """An expression in a larger shape."""
+    if expr.shape == shape:
+        return expr
+    fn = functools.partial(jnp.broadcast_to, shape=shape)
+    return apply("broadcast_in_dim", fn, expr, key=("broadcast", shape), shape=shape)
 
 
 STACK = ("stack",)
@@ -282,7 +285,7 @@ class Substitution(Memo[Expr]):
         return dataclasses.replace(expr, call=self._calls[id(call)])
 
 
-def substitute(exprs: Sequence[Expr], nodes: Mapping[int, Expr]) -> list[Expr]:
+def substitute(exprs: Iterable[Expr], nodes: Mapping[int, Expr]) -> list[Expr]:
     """The expressions with the outputs of some nodes replaced by other expressions."""
     return list(map(Substitution(nodes), exprs))
 
@@ -462,14 +465,10 @@ def _long(shape: Sequence[int]) -> list[int]:
 
 
 def _counted(jaxpr: Any, edges: np.ndarray) -> list[int | np.ndarray] | None:
-    """How often parts of the inputs, put together, read each number: without running anything.
+    """How often a layout reads each number of each input, without running anything.
 
-    Args:
-        jaxpr: a layout.
-        edges: how often its result is read, without axes along which that is the same.
-
-    Returns:
-        For each input; None for layouts that do more than cut, join and repeat as a whole.
+    ``edges`` is how often its result is read, without axes along which that is the same. None for layouts
+    that do more than cut, join and repeat as a whole.
     """
     (result,) = jaxpr.outvars
     found = {result: edges.reshape((1,) * (result.aval.ndim - edges.ndim) + edges.shape)}

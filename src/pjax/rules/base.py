@@ -124,12 +124,8 @@ class Rule(abc.ABC):
     def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
         """Project a node whose inputs are in consensus: all edges of one scalar carry one value.
 
-        By default there is one edge for each slot of an input.
-
-        Args:
-            at: its place.
-            shifts: the displacements of those inputs that have edges.
-            goal: the mean displacement of the edges that leave it; None for a target.
+        By default there is one edge for each slot of an input. The goal is the mean displacement of the edges
+        that leave it; None for a target.
         """
         full = tuple(
             jnp.zeros(x.shape, at.point.dtype) if s is None else s
@@ -149,8 +145,7 @@ class Rule(abc.ABC):
 
     def change(self, at: Place, shifts: Shifts) -> jax.Array:
         """How much the output changes with displacements of the inputs."""
-        padded = (*shifts, *(None for _ in at.inputs[len(shifts) :]))
-        end = (x if s is None else x + s for x, s in zip(at.inputs, padded, strict=True))
+        end = (x if s is None else x + s for x, s in itertools.zip_longest(at.inputs, shifts))
         return self.forward(*end) - self.forward(*at.inputs)
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
@@ -189,19 +184,14 @@ class Rule(abc.ABC):
         """By what to multiply inputs, for the same typical length, and the output; nothing stands for one.
 
         With an output that is multiplied, its weight is divided by the same, and so are squared lengths.
-
-        Args:
-            inputs: what the node reads.
-            axis: of the output, along which members of a stack lie: each has numbers of its own.
+        Along the axis of the output lie the members of a stack: each has numbers of its own.
         """
         return (), None
 
     def stacked(self, number: int, differ: Sequence[bool]) -> "tuple[Rule, tuple[bool, ...], int]":
         """The rule of several equal nodes in one, which inputs then are stacked, and the axis of the output.
 
-        Args:
-            number: of nodes.
-            differ: for each input, whether they do not all read the same.
+        ``differ`` says of each input whether the nodes do not all read the same.
         """
         del number
         return self, (True,) * len(differ), 0
@@ -228,7 +218,6 @@ class Primitive(Rule):
     (simple) and `displace` (accurate for tiny residuals). Each is the default of the other.
     """
 
-    name: ClassVar[str]
     core: ClassVar[int] = 0
     """How many trailing axes of every input belong to one copy of the function."""
     joint: ClassVar[bool] = False
@@ -270,18 +259,13 @@ class Primitive(Rule):
         if read is not None and self.joint:
             weight, read = jnp.where(read, weight, 0), None
         still = tuple(jnp.zeros(x.shape, at.point.dtype) for x in at.inputs[len(shifts) :])
-        rule = self.holding(at.fixed)
-        moves, move = rule.displace(at.inputs, (*shifts, *still), at.point, goal, weight)
+        moves, move = self.displace(at.inputs, (*shifts, *still), at.point, goal, weight)
         moves = moves[: len(shifts)]
         if read is not None:  # an output that nobody reads constrains nothing
             moves = tuple(
                 jnp.where(read.reshape(read.shape + (1,) * (m.ndim - read.ndim)), m, 0) for m in moves
             )
         return moves, move
-
-    def holding(self, fixed: int | None) -> "Primitive":  # noqa: ARG002
-        """The function with one input that keeps its value, where it can do that."""
-        return self
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:
         if self.smooth:
@@ -350,7 +334,6 @@ class Target(Rule):
     projection onto its minimisers, and the loss then is the squared distance to them.
     """
 
-    name: ClassVar[str]
     core: ClassVar[int] = 1
     """How many trailing axes of the predictions belong to one loss."""
     is_target: ClassVar[bool] = True

@@ -100,28 +100,20 @@ class Contraction(Rule):
 
     def pull(self, i: int, partner: jax.Array, c: jax.Array) -> jax.Array:
         """The transpose of `pair` in input i, at the given other input."""
-        aval = jax.ShapeDtypeStruct(self.shapes[i], c.dtype)
         pair = (lambda x: self._plain(x, partner)) if i == 0 else (lambda y: self._plain(partner, y))
-        (x,) = jax.linear_transpose(pair, aval)(c)
-        return x
+        return transposed(pair, self.shapes[i], c)
 
     def solver(self, weight: Any, *arrays: jax.Array) -> Callable[..., Sequence[jax.Array]] | None:  # noqa: ARG002
         """A kernel that finds the multipliers together with their sums; None where there is none for this.
 
         It returns `Multiplier.other`, where the outputs then are, and for each scalar of either input the sum
-        of `Multiplier.along` over its readers: see `scatter`.
-
-        Args:
-            weight: of the outputs.
-            arrays: what it will be given, in any order.
+        of `Multiplier.along` over its readers: see `scatter`. ``arrays`` are what it will be given.
         """
         return None
 
     def gather(self, i: int, edges: jax.Array) -> jax.Array:
         """The transpose of `expand`: for each scalar of input i, the sum over its edges."""
-        aval = jax.ShapeDtypeStruct(self.shapes[i], edges.dtype)
-        (x,) = jax.linear_transpose(lambda x: self.expand(i, x), aval)(edges)
-        return x
+        return transposed(functools.partial(self.expand, i), self.shapes[i], edges)
 
     def align(self, i: int, x: jax.Array, edges: jax.Array) -> jax.Array:
         """For each output, the dot product of its slots of input i with its edges."""
@@ -291,6 +283,12 @@ class Contraction(Rule):
 def _where_read(at: Place, residual: jax.Array) -> jax.Array:
     """An output that nobody reads asks for nothing."""
     return residual if at.read is None else jnp.where(at.read, residual, 0)
+
+
+def transposed(fn: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], c: jax.Array) -> jax.Array:
+    """The transpose of a linear function of arrays of a shape, at c."""
+    (x,) = jax.linear_transpose(fn, jax.ShapeDtypeStruct(shape, c.dtype))(c)
+    return x
 
 
 def added(pair: Callable[[jax.Array, jax.Array], jax.Array], *terms: Pair) -> jax.Array:

@@ -15,7 +15,7 @@ from jax.custom_batching import sequential_vmap
 
 from pjax.devices import end_kernel, has_kernels, on_one_device
 from pjax.rules.arithmetic import condensed
-from pjax.rules.contraction import Contraction, added
+from pjax.rules.contraction import Contraction, added, transposed
 from pjax.rules.dot import Pair
 from pjax.rules.kernels import multiplier as solve_kernel
 from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
@@ -26,13 +26,9 @@ from pjax.rules.windows import box, windows
 class Convolution(Contraction):
     """`lax.conv_general_dilated`, without batch groups. Its settings are those of the equation."""
 
+    name: ClassVar[str] = "conv"
     operation = staticmethod(lax.conv_general_dilated)
     windowed: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return "conv"
-
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     input_dilation: tuple[int, ...]
@@ -261,9 +257,7 @@ class Convolution(Contraction):
     def _unbox(self, sums: jax.Array) -> jax.Array:
         """The transpose of `_box`."""
         batch, _, *spatial = (self.shapes[0][d] for d in self.axes[0])
-        aval = jax.ShapeDtypeStruct((batch, self.groups, *spatial), sums.dtype)
-        (x,) = jax.linear_transpose(self._box, aval)(sums)
-        return x
+        return transposed(self._box, (batch, self.groups, *spatial), sums)
 
     # On CPU both are convolutions with ones, of one channel: no kernels that must be compiled.
 

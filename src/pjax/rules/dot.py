@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pjax.devices import compiles_each_kernel
 from pjax.errors import InputError
 from pjax.rules.arithmetic import weight_like, wide
-from pjax.rules.base import Arrays, Primitive, Projection, Weight
+from pjax.rules.base import Arrays, Place, Primitive, Projection, Weight
 
 Pair: TypeAlias = tuple[jax.Array, jax.Array]
 
@@ -93,11 +93,6 @@ FEW = 8192
 """So few equations are solved again sooner than a kernel more is started on a GPU."""
 
 
-def _is_infinite(x: jax.Array) -> jax.Array:
-    """Without an absolute value, for which the compiler would begin a kernel where sums have it, too."""
-    return (x == jnp.inf) | (x == -jnp.inf)
-
-
 def visible(x: jax.Array) -> jax.Array:
     """The input with nothing smaller than `VISIBLE` in it, so that zeros have a direction to move in."""
     return jnp.where(jnp.abs(x) <= VISIBLE, jnp.asarray(VISIBLE, x.dtype), x)
@@ -111,10 +106,7 @@ def times_visible(factor: jax.Array, x: jax.Array) -> jax.Array:
 def sum_and_difference(total: jax.Array, product: jax.Array, size: jax.Array | None = None) -> Pair:
     """|x+y|² and |x−y|² from |x|² + |y|² and ⟨x, y⟩; zero where no more is left of them than rounding.
 
-    Args:
-        total: |x|² + |y|².
-        product: ⟨x, y⟩.
-        size: of the numbers that the total is a sum of, where they are of both signs.
+    ``size`` is that of the numbers that the total is a sum of, where they are of both signs.
     """
     least = 8 * jnp.finfo(total.dtype).eps * (total if size is None else size)
     plus, minus = total + 2 * product, total - 2 * product
@@ -124,12 +116,8 @@ def sum_and_difference(total: jax.Array, product: jax.Array, size: jax.Array | N
 def sums_of_squares(total: jax.Array, difference: jax.Array, sums: Callable[[jax.Array], jax.Array]) -> Pair:
     """|x+y|² and |x−y|² from x + y and x − y; zero where no more is left of them than rounding.
 
-    More accurate than `sum_and_difference` where x and y are nearly equal or opposite.
-
-    Args:
-        total: x + y.
-        difference: x − y.
-        sums: over the slots of each dot product.
+    More accurate than `sum_and_difference` where x and y are nearly equal or opposite. ``sums`` are over the
+    slots of each dot product.
     """
     plus, minus = sums(total * total), sums(difference * difference)
     least = (8 * jnp.finfo(plus.dtype).eps) ** 2 * (plus + minus)
@@ -178,7 +166,8 @@ def multiplier(
     root = _solve(*mirrored, in_kernel=in_kernel)
     if in_kernel:  # where the larger of a number and NaN is the number
         root = jnp.where(jnp.isnan(plus + minus + residual), jnp.nan, root)
-    sphere, sign = _is_infinite(root), jnp.where(root >= 0, 1, -1).astype(root.dtype)
+    # Not by `jnp.isinf`, for whose absolute value the compiler would begin a kernel where sums have it, too.
+    sphere, sign = (root == jnp.inf) | (root == -jnp.inf), jnp.where(root >= 0, 1, -1).astype(root.dtype)
     finite = jnp.where(sphere, 0, root)
     u = jnp.abs(finite)
     one, two = 1 + u, 1 + 2 * u
@@ -360,8 +349,9 @@ class Dot(Primitive):
         if self.fixed not in (None, 0, 1):
             raise InputError(f"dot: fixed must be None, 0 or 1, the input held constant; got {self.fixed!r}.")
 
-    def holding(self, fixed: int | None) -> "Dot":
-        return self if fixed is None else Dot(fixed)
+    def move_edges(self, at: Place, shifts: Arrays, goal: jax.Array | None) -> tuple[Arrays, jax.Array]:
+        rule = self if at.fixed is None else Dot(at.fixed)
+        return Primitive.move_edges(rule, at, shifts, goal)
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         x, y = inputs

@@ -1,9 +1,12 @@
 """The one list of primitives and targets, with what is needed to check each."""
 
 import dataclasses
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
+from pjax.errors import InputError
 from pjax.rules.base import Primitive, Target
 from pjax.rules.divide import Divide
 from pjax.rules.dot import Dot
@@ -69,6 +72,90 @@ def redefines(new: type, old: type) -> bool:
 def registered() -> tuple[Example, ...]:
     """All examples, in the order in which they were registered."""
     return tuple(_examples)
+
+
+def check_form(example: Example) -> None:
+    """Refuse a rule that the solvers could not use, whatever its formulas."""
+    rule = example.rule
+    if not isinstance(rule, Primitive | Target):
+        raise InputError(f"expected an instance of pjax.Primitive or pjax.Target, got {rule!r:.120}")
+    _check_class(rule)
+    _check_name(rule)
+    if not example.shapes:
+        raise InputError(
+            f"{type(rule).__name__}: shapes must list at least one case to check, such as [[()]]; got none"
+        )
+    if not rule.is_target:
+        for case in example.shapes:
+            _check_primitive(rule, case)
+    elif example.labels not in ("classes", "probabilities", "numbers"):
+        raise InputError(
+            f"{type(rule).__name__}: labels must be 'classes', 'probabilities' or 'numbers', got"
+            f" {example.labels!r}"
+        )
+
+
+def _check_class(rule: Primitive | Target) -> None:
+    kind = type(rule)
+    # Its own: what a class inherits would leave out its own fields, and make different settings equal.
+    settings = vars(kind).get("__dataclass_params__")
+    if settings is None or not settings.frozen:
+        raise InputError(
+            f"{kind.__name__} must be a frozen dataclass, so that equal settings are equal rules: write"
+            " @dataclasses.dataclass(frozen=True) above the class"
+        )
+    try:
+        hash(rule)
+    except TypeError as error:
+        raise InputError(
+            f"{kind.__name__}: its fields are static settings and must be hashable ({error}): use numbers,"
+            " strings and tuples, and pass arrays as inputs"
+        ) from None
+    if kind.displace is Primitive.displace and kind.project is Primitive.project:
+        raise InputError(
+            f"{kind.__name__} has a forward, but neither project nor displace: write one of them"
+        )
+
+
+def _check_name(rule: Primitive | Target) -> None:
+    kind, name = type(rule), getattr(rule, "name", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        raise InputError(
+            f"{kind.__name__}: set name to a word for drawings and messages, as in name = 'threshold';"
+            f" got {name!r}"
+        )
+    for other in {type(example.rule) for example in registered() if example.rule.name == name}:
+        if not redefines(kind, other):
+            raise InputError(
+                f"{kind.__name__}: the name {name!r} is taken by {other.__module__}.{other.__qualname__};"
+                " choose another"
+            )
+
+
+def _check_primitive(rule: Any, case: tuple[tuple[int, ...], ...]) -> None:
+    wrong = [shape for shape in case if len(shape) != rule.core]
+    if wrong and not rule.joint:
+        raise InputError(
+            f"{type(rule).__name__} has core = {rule.core}, so one copy of every input has {rule.core} axes;"
+            f" got the shape {wrong[0]}"
+        )
+    leading = () if rule.joint else (2, 3)
+    inputs = [jax.ShapeDtypeStruct((*leading, *shape), jnp.float32) for shape in case]
+    found = jax.eval_shape(rule.forward, *inputs)
+    shape, dtype = (getattr(found, name, None) for name in ("shape", "dtype"))
+    if shape is None or (shape != leading and not rule.joint) or dtype != jnp.float32:
+        raise InputError(
+            f"{type(rule).__name__}: forward must return one number of the type of its inputs for each copy:"
+            f" float32[2,3] for inputs of shapes {', '.join(str(x.shape) for x in inputs)}; got {found}"
+        )
+    output = jax.ShapeDtypeStruct(shape, jnp.float32)
+    projected = jax.eval_shape(rule.project, tuple(inputs), output)
+    kinds = [jax.tree.map(lambda x: (x.shape, x.dtype), p) for p in (projected, (tuple(inputs), output))]
+    if kinds[0] != kinds[1]:
+        raise InputError(
+            f"{type(rule).__name__}: project must return a tuple of the inputs and the output, with their"
+            f" shapes and types; got {projected}"
+        )
 
 
 def _same(inputs: int) -> tuple[tuple[tuple[int, ...], ...], ...]:

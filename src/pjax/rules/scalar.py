@@ -111,7 +111,9 @@ class Scalar(Primitive):
         x, dx, goal, w = (jnp.broadcast_to(v, shape) for v in (x, dx, goal, w))
         root, start = jnp.sqrt(w), x + dx
         (point, slope, bend), (*_, third) = jax.jvp(lambda v: derivatives(f, v), (x,), (jnp.ones_like(x),))
-        residual = _plain(goal) if rise is None else _residual((point, slope, bend, third), x, goal, rise)
+        residual: Residual = lambda end, _: end - goal  # noqa: E731 - with the digits that values have
+        if rise is not None:
+            residual = _residual((point, slope, bend, third), x, goal, rise)
         rise = goal - point if rise is None else rise
 
         def curve(t: jax.Array) -> jax.Array:
@@ -190,11 +192,6 @@ Residual: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 """How far a value is above a goal, given the way to it."""
 
 
-def _plain(goal: jax.Array) -> Residual:
-    """The residual of values that share no more digits with the goal than they have themselves."""
-    return lambda end, _: end - goal
-
-
 def _residual(series: Arrays, x: jax.Array, goal: jax.Array, rise: jax.Array) -> Residual:
     """The residual to the last digit where the way is short.
 
@@ -229,17 +226,15 @@ def _residual(series: Arrays, x: jax.Array, goal: jax.Array, rise: jax.Array) ->
 
 
 _positive = (0.0, float("inf"))
-_unit = Traits((-1.0, 1.0), (-1.0, 1.0))
-_wave = Traits(period=2 * math.pi, tame=True)
 _TAME = ("asinh", "atan", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "logistic", "sinh", "square", "tanh")
 
 TABLE: dict[str, Traits] = {
     **dict.fromkeys(("abs", "bessel_i0e", "bessel_i1e", "cbrt", "integer_pow", "sign"), Traits()),
     **dict.fromkeys(_TAME, Traits(tame=True)),
-    **dict.fromkeys(("acos", "asin", "atanh", "erf_inv"), _unit),
+    **dict.fromkeys(("acos", "asin", "atanh", "erf_inv"), Traits((-1.0, 1.0), (-1.0, 1.0))),
     **dict.fromkeys(("digamma", "log", "rsqrt", "sqrt"), Traits(_positive)),
     **dict.fromkeys(("ceil", "floor"), Traits(steps=0.0)),
-    **dict.fromkeys(("cos", "sin"), _wave),
+    **dict.fromkeys(("cos", "sin"), Traits(period=2 * math.pi, tame=True)),
     "acosh": Traits((1.0, float("inf")), (1.0,)),
     "lgamma": Traits(_positive, (1.4616321449683622,)),  # its minimum, between two valleys
     "log1p": Traits((-1.0, float("inf")), (-1.0,)),

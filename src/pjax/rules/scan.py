@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from pjax.rules.base import Arrays, Moves, Place, Rule, Shifts
+from pjax.rules.base import Arrays, Place, Rule
 
 if TYPE_CHECKING:
     from pjax.graph.nodes import Graph
@@ -72,9 +72,6 @@ class Scan(Rule):
     @property
     def steps(self) -> int:
         return self.length
-
-    def move(self, at: Place, shifts: Shifts, goal: jax.Array | None) -> Moves:
-        raise NotImplementedError("where a scan projects, its steps are nodes of their own")
 
     def move_edges(
         self, at: Place, shifts: Arrays, goal: jax.Array | None

@@ -28,17 +28,8 @@ def windows(
     Every slot of the result copies one scalar of ``x`` or holds ``fill``: with ``fill=0`` the function is
     linear in ``x`` with 0/1 entries. The windows are cut axis by axis, so a 3x3 window takes 6 slices.
 
-    Args:
-        x: any array.
-        window: length of the window along each axis.
-        strides: step between windows along each axis.
-        padding: how many values ``fill`` to add before and after each axis; negative ones crop.
-        dilation: distance between the positions of one window along each axis, 1 by default.
-        fill: the value of the padding.
-
-    Returns:
-        An array of shape ``(*out_shape, prod(window))``: ``out_shape`` is that of ``lax.reduce_window``,
-        and the positions of a window are in row-major order.
+    Settings are those of `lax.reduce_window`, along each axis; negative padding crops. The result has the
+    shape that it would have there, and behind that the positions of a window, in row-major order.
 
     >>> windows(jnp.arange(5), (3,), (2,), ((0, 0),)).tolist()
     [[0, 1, 2], [2, 3, 4]]
@@ -114,13 +105,9 @@ def explicit_padding(
     strides: Sequence[int],
     sizes: Sequence[int],
 ) -> tuple[tuple[int, int], ...]:
-    """The padding before and after each axis that ``"SAME"``, ``"VALID"`` or an integer stands for.
+    """The padding before and after axes of some sizes that a word or an integer stands for.
 
-    Args:
-        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, one integer, or a pair for each axis.
-        window: length of the window along each axis.
-        strides: step between windows along each axis.
-        sizes: length of each axis.
+    The words are ``"SAME"``, ``"SAME_LOWER"`` and ``"VALID"``; pairs for all axes stand for themselves.
 
     >>> explicit_padding("SAME", (3,), (2,), (6,))
     ((0, 1),)

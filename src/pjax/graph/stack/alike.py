@@ -1,7 +1,7 @@
 """Expressions that are the same, and those that are alike: the same but for what stands at their leaves."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -54,11 +54,7 @@ class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
         """``members`` are the nodes of each stack; a stack may have one."""
         super().__init__()
         self.places = places(members)
-        self._single = [len(unit) == 1 for unit in members]
-
-    def single(self, node: int) -> bool:
-        """Whether a node is not a member of a stack."""
-        return self._single[self.places[node][0]]
+        self._stacked = {node for unit in members if len(unit) > 1 for node in unit}
 
     def place(self, expr: Expr) -> tuple[int, int, int | None] | None:
         """Of a member of a stack, or of an entry of another node: the stack or node, the place there, and the
@@ -66,10 +62,10 @@ class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
         if not expr.depends:
             return None
         if expr.node is not None:
-            return None if self.single(expr.node) else (*self.places[expr.node], None)
+            return (*self.places[expr.node], None) if expr.node in self._stacked else None
         assert expr.call is not None
         key, whole = expr.call.key, expr.call.args[0]
-        if key[0] != "index" or whole.node is None or not self.single(whole.node):
+        if key[0] != "index" or whole.node is None or whole.node in self._stacked:
             return None
         return self.places[whole.node][0], key[1], key[2]
 
@@ -108,7 +104,7 @@ def together(exprs: Sequence[Expr], signature: Signatures) -> tuple[Expr, bool]:
         if keys[0][0] == "index" and len({signature(array) for array in args[0]}) == 1:
             whole, (_, start, axis) = args[0][0], keys[0]
             if keys == [("index", start + t, axis) for t in range(len(keys))]:
-                return neighbours(whole, start, len(keys), whole.shape[axis], axis), True
+                return neighbours(whole, start, len(keys), axis), True
     return layout.stack(*exprs), True
 
 
@@ -117,20 +113,17 @@ def mapped(exprs: Sequence[Expr], built: Sequence[tuple[Expr, bool]]) -> Expr:
     first = exprs[0]
     assert first.call is not None
     axes = tuple(0 if batched else None for _, batched in built)
-    fn = functools.partial(_vmapped, first.call.fn, axes)
+    one = first.call.fn
+    fn = jax.vmap(lambda *xs: tuple(one(*xs)), in_axes=axes)
     args = tuple(expr for expr, _ in built)
     call = Call(first.call.name, fn, args, first.call.data, ("map", axes, first.call.key))
     shape = (len(exprs), *first.shape)
     return Expr(shape, first.dtype, first.line, first.depends, first.after, call, first.index)
 
 
-def _vmapped(fn: Callable[..., Sequence[Any]], axes: tuple[int | None, ...], *args: Any) -> Sequence[Any]:
-    return jax.vmap(lambda *xs: tuple(fn(*xs)), in_axes=axes)(*args)
-
-
-def neighbours(expr: Expr, start: int, length: int, total: int, axis: int) -> Expr:
+def neighbours(expr: Expr, start: int, length: int, axis: int) -> Expr:
     """Some entries along an axis that follow each other, along the first axis."""
-    if length < total:
+    if length < expr.shape[axis]:
         fn = functools.partial(lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
         expr = layout.apply("slice", fn, expr, key=("slice", start, length, axis))
     if axis:

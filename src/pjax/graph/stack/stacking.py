@@ -6,7 +6,7 @@ they share a factor. What reads a member reads a slice of the stack, and the inp
 concatenated; runs of neighbours in another stack are one slice of it: nothing is copied member by member.
 
 The sets stay what they were, so every method does what it did. But a stack may read itself, one step earlier:
-the stacked graph has no order of evaluation (see `rolling`).
+the stacked graph has no order of evaluation (see `pjax.graph.stack.values`).
 """
 
 import collections
@@ -241,8 +241,7 @@ class _Stacker(Substitution):
         unit, (rule, many, shape, _) = self._units[u], self._forms[u]
         first = unit[0]
         if len(unit) == 1:
-            inputs = tuple(Wire(self(wire.expr)) for wire in first.inputs)
-            return dataclasses.replace(first, index=u, inputs=inputs)
+            return dataclasses.replace(first.rewired(self), index=u)
         exprs = [[node.inputs[i].expr for node in unit] for i in range(len(first.inputs))]
         inputs = tuple(
             Wire(self._stack(members) if stack else self(members[0]))
@@ -260,22 +259,14 @@ class _Stacker(Substitution):
 
     def _stack(self, exprs: Sequence[Expr]) -> Expr:
         """Expressions of the original graph along a new first axis."""
-        if len({self._signature(expr) for expr in exprs}) == 1:
-            return _repeat(self(exprs[0]), len(exprs))
-        parts = []
-        start = 0
+        parts, start = list[Expr](), 0
         while start < len(exprs):
             end = self._run(exprs, start)
-            run = exprs[start:end]
-            if len(run) == 1:
-                parts.append(_repeat(self(run[0]), 1))
-            else:
-                built, batched = self._build(run)
-                parts.append(built if batched else _repeat(built, len(run)))
+            built, batched = self._build(exprs[start:end])
+            parts.append(built if batched else layout.broadcast(built, (end - start, *built.shape)))
             start = end
-        return (
-            parts[0] if len(parts) == 1 else layout.apply("concatenate", _concatenate, *parts, key=("join",))
-        )
+        whole, *more = parts
+        return layout.apply("concatenate", _concatenate, *parts, key=("join",)) if more else whole
 
     def _run(self, exprs: Sequence[Expr], start: int) -> int:
         """The end of the run of alike expressions that read neighbours, or the same."""
@@ -311,7 +302,7 @@ class _Stacker(Substitution):
             u, p, axis = place
             axis = self._forms[u][3] if axis is None else axis
             whole = self._outputs[u]
-            return neighbours(whole, p, len(exprs), whole.shape[axis], axis), True
+            return neighbours(whole, p, len(exprs), axis), True
         calls = [expr.call for expr in exprs if expr.call is not None]
         built = [self._build(args) for args in zip(*(call.args for call in calls), strict=True)]
         return mapped(exprs, built), True
@@ -328,8 +319,3 @@ def _concatenate(*arrays: jax.Array) -> jax.Array:
         for a, end in zip(arrays, ends, strict=True)
     )
     return functools.reduce(operator.add, padded)
-
-
-def _repeat(expr: Expr, times: int) -> Expr:
-    shape = (times, *expr.shape)
-    return layout.apply("broadcast_in_dim", lambda x: jnp.broadcast_to(x, shape), expr, key=("repeat", times))

@@ -85,13 +85,10 @@ class Correlation:
 
 @functools.partial(jax.jit, static_argnames=("shape", "backwards"))
 def correlate(shape: Correlation, *terms: Pair, backwards: bool = False) -> jax.Array:
-    """The sum of the correlations of several images and kernels.
+    """The sum of the correlations of several pairs of images and kernels.
 
-    Args:
-        shape: their sizes.
-        terms: pairs of images and kernels.
-        backwards: whether kernels are those of the transposed correlation: of axes ``(height, width,
-            features, channels)``, and read from their end.
+    ``backwards``: whether kernels are those of the transposed correlation, of axes ``(height, width,
+    features, channels)``, and read from their end.
     """
     find = _correlate_few_channels if shape.few else _correlate
     out = find(shape, backwards, *(a.reshape(-1) for term in terms for a in term))

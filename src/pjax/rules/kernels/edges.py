@@ -6,6 +6,7 @@ of what it read, so that hardly any memory is needed beside the edges. The sums 
 made of, come along.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pjax.devices import power_of_two
+from pjax.rules.contraction import transposed
 from pjax.rules.dot import multiplier, sums_of_squares, visible
 from pjax.rules.kernels.parts import call, load, numbers, program_id, store
 
@@ -168,9 +170,7 @@ def _rows(rule: Any, i: int, x: jax.Array) -> jax.Array:
 
 def _slots(rule: Any, i: int, rows: jax.Array) -> jax.Array:
     """Rows in the shape of input i."""
-    aval = jax.ShapeDtypeStruct(rule.shapes[i], rows.dtype)
-    (x,) = jax.linear_transpose(lambda x: _rows(rule, i, x), aval)(rows)
-    return x
+    return transposed(functools.partial(_rows, rule, i), rule.shapes[i], rows)
 
 
 def _along(axis: int, length: int) -> jax.Array:

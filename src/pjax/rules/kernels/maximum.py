@@ -34,15 +34,9 @@ def fits(table: tuple[int, int, int], *arrays: jax.Array) -> bool:
 
 
 def displace(x: jax.Array, z: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Project vectors and what their maxima should be.
+    """The moves of vectors x, of axes ``(rows, vector, columns)``, and of what their maxima z should be.
 
-    Args:
-        x: the vectors, of axes ``(rows, vector, columns)``.
-        z: what each maximum should be, of axes ``(rows, columns)``.
-        w: its weight.
-
-    Returns:
-        The moves of both.
+    z and its weight w are of axes ``(rows, columns)``.
     """
     rows, length, columns = x.shape
     wide, together = power_of_two(length), _together(columns)

@@ -38,16 +38,10 @@ def solve(
     length: int,
     weight: float,
 ) -> list[jax.Array]:
-    """Project a table of dot products.
+    """Project a table of dot products, of axes ``(rows, columns)``, of factors of some length.
 
-    Args:
-        drift: how far they are from `point`, of axes ``(rows, columns)``.
-        point: where they started.
-        goal: how far from there they should be.
-        norms: the squared lengths of the first factors, one for each row, and of the second, one for each
-            column.
-        length: of the factors.
-        weight: of the outputs.
+    They have drifted from a point, from which they should be as far as the goal. ``norms`` are the squared
+    lengths of the first factors, one for each row, and of the second, one for each column.
 
     Returns:
         What `Multiplier.other` is; where the dot products then are; and the sums of what `Multiplier.along`
