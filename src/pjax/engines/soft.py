@@ -60,6 +60,9 @@ def sweep(problem: Problem, softness: float, reach: float) -> tuple[list[jax.Arr
         predicted, *labels = problem.read_by(node)
         rule: Any = node.rule
         fall = rule.descent(predicted, *labels).astype(problem.dtype)
+        if problem.is_masked(node):  # what does not count may be anything, such as NaN
+            counts = per_loss(factor, predicted) != 0
+            predicted, fall = (jnp.where(counts, x, 0) for x in (predicted, fall))
         # Written out, or a compiler finds it again, with all its sums, for everything that reads it.
         fall = end_kernel(per_loss(factor, predicted) * fall)
         sizes.append((jnp.sqrt(jnp.mean(predicted**2)), jnp.sqrt(jnp.mean(fall**2))))

@@ -378,8 +378,8 @@ class Target(Rule):
             moved = self.displace(now, *labels)
         elif isinstance(factor, float) and factor == 0:
             moved = jnp.zeros_like(now)
-        else:
-            moved = self.weighted(factor, now, *labels)
+        else:  # what does not count may be anything, such as NaN
+            moved = jnp.where(per_loss(factor, now) == 0, 0, self.weighted(factor, now, *labels))
         # Written out: it ends with sums, which would be found again wherever it is read.
         return (end_kernel(moved.astype(shifts[0].dtype)),), None
 
