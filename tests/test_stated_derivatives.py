@@ -182,6 +182,17 @@ def test_what_a_derivative_captures_counts():
         check(capturing(x), moved(capturing(x)))
 
 
+def test_a_derivative_may_capture_a_key():
+    def dropped(seed):
+        key = jax.random.key(seed)
+        drop = jax.custom_vjp(lambda z: z * jax.random.bernoulli(key, 0.5, z.shape))
+        drop.defvjp(lambda z: (drop(z), None), lambda _, g: (g * jax.random.bernoulli(key, 0.5, g.shape),))
+        return lambda p: loss_of(drop(X @ p["w"]) + p["b"])
+
+    for seed in (0, 1):
+        check(dropped(seed), moved(dropped(seed)))
+
+
 def test_equal_closures_share_one_program(programs):
     for _ in range(3):
         moved(lambda p: loss_of(reversed_by(X @ p["w"], 0.5) + rounded(p["b"])))
