@@ -161,6 +161,11 @@ class Rule(abc.ABC):
         """
         return self.forward
 
+    @property
+    def first_order(self) -> bool:
+        """Whether it asks by a derivative in a sweep of no softness: for twice the wish, twice as much."""
+        return True
+
     def entering(self, i: int, shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """The number of edges of input i, which has a shape."""
         return math.prod(shape)
@@ -239,6 +244,10 @@ class Primitive(Rule):
     @property
     def stackable(self) -> bool:
         return not self.joint
+
+    @property
+    def first_order(self) -> bool:
+        return self.smooth
 
     @abc.abstractmethod
     def forward(self, *inputs: jax.Array) -> jax.Array:
