@@ -175,6 +175,45 @@ def test_moves_through_a_scan_are_gradients(name):
         np.testing.assert_allclose(moves[key], expected, atol=2e-3 * size + 1e-12, err_msg=key)
 
 
+def test_results_of_a_scan_have_types_of_their_own():
+    def loss(p):
+        def step(total, x):
+            y = jnp.tanh(x @ p)
+            return total + y.sum(), y.astype(jnp.bfloat16)
+
+        total, ys = jax.lax.scan(step, jnp.zeros(()), jnp.eye(3))
+        return total + jnp.concatenate([ys, jnp.ones((1, 2), jnp.bfloat16)]).astype(jnp.float32).sum()
+
+    start = jnp.full((3, 2), 0.5)
+    moves = pseudo_gradient(ExtrapolatedProjections(), loss, start)
+    np.testing.assert_allclose(moves, jax.grad(loss)(start), rtol=1e-2)
+
+
+# --- Branches ---
+
+
+BRANCHES = {
+    "overflow": lambda x: jax.lax.cond(x[0] < 50, jnp.exp, jnp.square, x).sum(),
+    "quotient": lambda x: jax.lax.cond(x[1] > 1, lambda x: jnp.exp(x / (x[1] - 1)), jnp.square, x).sum(),
+    "loss": lambda x: jax.lax.cond(
+        x[1] > 1, lambda x: pjax.squared_error(x / (x[1] - 1), jnp.ones(2)).sum(), lambda x: (x**2).sum(), x
+    ),
+    "loop": lambda x: jax.lax.scan(
+        lambda x, i: (jax.lax.cond(i > 1, lambda x: jnp.exp(50 * x), lambda x: 2 * x, x), None),
+        x,
+        jnp.zeros(2),
+    )[0].sum(),
+    "complex": lambda x: jnp.abs(jax.lax.cond(x[0] < 50, jnp.square, lambda z: 3 * z, x + 1j)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_of_branches_only_the_one_that_is_taken_asks(name):
+    start = jnp.array([100.0, 1.0])
+    moves = pseudo_gradient(ExtrapolatedProjections(), BRANCHES[name], start)
+    np.testing.assert_allclose(moves, jax.grad(BRANCHES[name])(start), rtol=1e-5)
+
+
 def test_a_scan_is_unrolled_as_it_says():
     params = {"w": jnp.eye(3), "u": jnp.eye(3), "b": jnp.zeros(3)}
     optimizer = ExtrapolatedProjections()
@@ -610,6 +649,27 @@ def test_kinks_to_first_order_are_those_of_a_vanishing_softness(rule):
     goal = jnp.asarray(1e-3 * rng.normal(size=output.shape))
     for expected, found in zip(soft(goal), first(goal), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-3, 1.0])
+def test_small_predictions_of_short_numbers_ask_for_all_that_they_want(size):
+    """In float16, as where the last layer starts at zero."""
+    rng = np.random.default_rng(0)
+    x, start = (jnp.asarray(rng.normal(size=shape), jnp.float16) for shape in ((8, 4), (4, 5)))
+    params = {"in": start, "out": jnp.asarray(size * rng.normal(size=(5, 3)), jnp.float16)}
+
+    def loss(p):
+        z = (jnp.tanh(x @ p["in"]) @ p["out"]).astype(jnp.float32)
+        return optax.softmax_cross_entropy_with_integer_labels(z, jnp.arange(8) % 3).mean()
+
+    recorded = optax.GradientTransformation(
+        lambda p: p, lambda gradient, *_: (jax.tree.map(jnp.zeros_like, gradient), gradient)
+    )
+    optimizer = ExtrapolatedProjections(outer=recorded)
+    _, state, _ = optimizer.update(loss, params, optimizer.init(params))
+    for name, slope in jax.grad(loss)(params).items():
+        largest = float(jnp.abs(slope).max())
+        np.testing.assert_allclose(state.outer[name], slope, atol=0.02 * largest, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", ["convolution", "product"])

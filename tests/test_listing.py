@@ -154,6 +154,14 @@ def test_the_listing_equals_the_jitted_loop(optimizer, data):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_literals_that_are_only_equal_are_not_the_same():
+    optimizer = pjax.optim.AlternatingProjections(steps_per_update=1)
+    losses = [
+        optimizer.update(lambda p, z=z: p * jnp.copysign(1.0, z * p), jnp.ones(()))[1] for z in (0.0, -0.0)
+    ]
+    assert losses == [1.0, -1.0]
+
+
 def test_another_batch_size_compiles_again(data, programs):
     optimizer = pjax.optim.AlternatingProjections(steps_per_update=8)
     for x, y in (data[0], (data[1][0][:5], data[1][1][:5]), data[2]):
@@ -212,6 +220,24 @@ class TestTheSameFunction:
             float(solver.update(loss, start(), batch={"x": x, "y": y, "times": n})[1]) for n in (0, 1, 0)
         ]
         assert losses[0] == losses[2] != losses[1]
+
+    def test_numbers_that_are_only_equal_are_not_the_same(self):
+        def loss(params, batch):
+            sign = jnp.copysign(jnp.ones(2), batch["of"]) * (3.0 if batch["of"] is True else 1.0)
+            return pjax.minimise(params["b"] * sign)
+
+        params, solver = {"b": jnp.ones(2)}, pjax.optim.AlternatingProjections(steps_per_update=1)
+        given = ({"x": jnp.ones(2), "of": of} for of in (0.0, -0.0, 1, True, 1.0, np.float32(-0.0)))
+        found = [float(solver.update(loss, params, batch=batch)[1]) for batch in given]
+        assert found == [1.0, -1.0, 1.0, 3.0, 1.0, -1.0]
+
+    def test_text_in_a_batch_is_part_of_the_function(self):
+        def loss(params, batch):
+            return pjax.minimise(batch["x"] * params * {"once": 1, "twice": 2}[batch["how"]])
+
+        solver = pjax.optim.AlternatingProjections(steps_per_update=1)
+        given = ({"x": jnp.ones(()), "how": how} for how in ("once", "twice", "once"))
+        assert [float(solver.update(loss, jnp.ones(()), batch=batch)[1]) for batch in given] == [1, 2, 1]
 
     def test_python_may_decide_by_a_batch(self):
         def loss(params, batch):

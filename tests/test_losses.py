@@ -255,6 +255,44 @@ def test_weights_are_factors():
         np.testing.assert_allclose(got[key], want[key], rtol=2e-5, atol=2e-5)
 
 
+IGNORED = jnp.array([0, -100, 2, 0, -100, 2])
+MASKED = {
+    "where": lambda x: jnp.where(IGNORED >= 0, cross_entropies(x, IGNORED), 0).sum() / 4,
+    "mean_where": lambda x: jnp.mean(cross_entropies(x, IGNORED), where=IGNORED >= 0),
+    "taken": lambda x: jnp.where(
+        IGNORED >= 0, -jnp.take_along_axis(log_softmax(x), IGNORED[:, None], -1)[:, 0], 0
+    ).mean(),
+    "squares": lambda x: jnp.where(
+        IGNORED >= 0, pjax.squared_error(x[:, 0], jnp.log(IGNORED + 1.0)), 0
+    ).mean(),
+}
+"""Losses of which some are not there, and do not count."""
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_losses_that_do_not_count_may_be_nan(name):
+    counts = jnp.flatnonzero(IGNORED >= 0)
+    sweep = pjax.optim.ExtrapolatedProjections(outer=optax.sgd(1.0), check=False)
+
+    def loss(p):
+        return MASKED[name](spelt_logits(p))
+
+    @jax.jit
+    def without(p):
+        if name == "squares":
+            return jnp.square((spelt_logits(p)[:, 0] - jnp.log(IGNORED + 1.0))[counts]).sum() / 6
+        found = cross_entropies(spelt_logits(p)[counts], IGNORED[counts])
+        return found.sum() / (6 if name == "taken" else 4)
+
+    new, _, found = jax.jit(lambda p: sweep.update(loss, p, sweep.init(p)))(PARAMS)
+    np.testing.assert_allclose(found, without(PARAMS), rtol=1e-5)
+    for key, slope in jax.grad(without)(PARAMS).items():
+        np.testing.assert_allclose(PARAMS[key] - new[key], slope, atol=1e-5)
+    for method in (pjax.optim.AlternatingProjections, pjax.optim.DouglasRachford):
+        new, _ = jax.jit(lambda p, method=method: method(steps_per_update=2).update(loss, p))(PARAMS)
+        assert all(bool(jnp.isfinite(x).all()) for x in new.values())
+
+
 def test_numbers_to_minimise_count_by_their_factor():
     start, solver = jnp.array([1.0, 2.0]), pjax.optim.AlternatingProjections(steps_per_update=1)
 

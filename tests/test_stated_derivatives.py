@@ -83,6 +83,35 @@ product_and_sign.defvjp(
 
 
 @jax.custom_vjp
+def clipped(x):
+    return x
+
+
+clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -0.01, 0.02),))
+
+
+@jax.custom_vjp
+def halves(x):
+    return x[:4], x[4:]
+
+
+def _by_the_length_of_both(_, goals):
+    goals = jnp.concatenate(goals)
+    return (goals / jnp.linalg.norm(goals),)
+
+
+halves.defvjp(lambda x: (halves(x), None), _by_the_length_of_both)
+
+
+@jax.custom_jvp
+def turned(x):
+    return jnp.exp(1j * x)
+
+
+turned.defjvp(lambda primals, tangents: (turned(*primals), 2j * turned(*primals) * tangents[0]))
+
+
+@jax.custom_vjp
 def steep(x):  # the rule calls the function itself
     return jax.nn.sigmoid(x)
 
@@ -131,6 +160,12 @@ FUNCTIONS = {
     "callback": lambda p: loss_of(called_back(X @ p["w"]) + p["b"]),
     "custom_gradient": lambda p: loss_of(floor(X @ p["w"]) + p["b"]),
     "two results": lambda p: loss_of(product_and_sign(X @ p["w"], p["b"] + jnp.zeros((8, 3)))[0]),
+    "clipped": lambda p: loss_of(clipped(X @ p["w"]) + p["b"]),
+    "by the length of two results": lambda p: loss_of(jnp.concatenate(halves(X @ p["w"])) + p["b"]),
+    "clipped in a loop": lambda p: loss_of(
+        jax.lax.scan(lambda h, x: (clipped(jnp.tanh(h + x @ p["w"])), None), p["b"], X)[0] + jnp.zeros((8, 3))
+    ),
+    "complex result": lambda p: loss_of(jnp.real(turned(X @ p["w"])) + p["b"]),
     "one operand twice": lambda p: loss_of(product_and_sign(X @ p["w"], X @ p["w"])[0] + p["b"]),
     "rule that calls it": lambda p: loss_of(steep(X @ p["w"]) + p["b"]),
     "loss": lambda p: whole_loss(X @ p["w"] + p["b"]),
@@ -180,6 +215,17 @@ def test_what_a_derivative_captures_counts():
 
     for x in (X, 2 * X):
         check(capturing(x), moved(capturing(x)))
+
+
+def test_a_derivative_may_capture_a_key():
+    def dropped(seed):
+        key = jax.random.key(seed)
+        drop = jax.custom_vjp(lambda z: z * jax.random.bernoulli(key, 0.5, z.shape))
+        drop.defvjp(lambda z: (drop(z), None), lambda _, g: (g * jax.random.bernoulli(key, 0.5, g.shape),))
+        return lambda p: loss_of(drop(X @ p["w"]) + p["b"])
+
+    for seed in (0, 1):
+        check(dropped(seed), moved(dropped(seed)))
 
 
 def test_equal_closures_share_one_program(programs):

@@ -82,6 +82,8 @@ def _count_not_finite(x: jax.Array) -> jax.Array:
 def check_mesh(arrays: Iterable[Any]) -> None:
     """Refuse arrays that are divided over axes of which the program must say how each result is divided."""
     for x in arrays:
+        if not isinstance(x, jax.Array):
+            continue
         sharding = jax.typeof(x).sharding
         named = jax.tree.leaves(tuple(sharding.spec))
         if explicit := set(named).intersection(sharding.mesh.explicit_axes):

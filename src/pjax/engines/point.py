@@ -348,6 +348,11 @@ class Problem:
             return None
         return jnp.asarray(found)
 
+    def is_masked(self, node: Node) -> bool:
+        """Whether some losses of a target may count by zero, where others count."""
+        found = self._factors.get(node.index)
+        return not (isinstance(found, np.ndarray) and found.all())
+
     def _relative(self, node: Node) -> float | jax.Array:
         """The factors of a target's losses, next to the largest of those with a scale; a number if all agree.
 

@@ -19,7 +19,8 @@ What is neglected of a product, a quotient or a smooth function is of the order 
 relative move that is asked for, less than a thousandth; so they ask for :math:`J^\top m_v`, with as many
 products as backpropagation has. Relus, maxima, bounds, rounding and sets are projected as they are. They
 answer small wishes better than large ones, which reach beyond their kinks; so the targets ask for a step that
-is small next to the predictions (the *reach*), and what comes of it is divided by it.
+is small next to the predictions (the *reach*), and what comes of it is divided by it. Where all that is asked
+are derivatives, the step is as long as the losses want.
 
 What a node asks is the transpose of its function for JAX, which carries it from node to node as it carries
 cotangents in backpropagation: through loops, and with as little kept. `pjax.Rule.soft` says what that is.
@@ -39,17 +40,21 @@ from pjax.rules.arithmetic import TINY
 from pjax.rules.base import per_loss
 
 
-def sweep(problem: Problem, softness: float, reach: float) -> tuple[list[jax.Array], jax.Array]:
+def sweep(
+    problem: Problem, softness: float, reach: float, *, alone: bool = True
+) -> tuple[list[jax.Array], jax.Array]:
     """How far each leaf is asked to move, summed over all of its readers, times a scale; and that scale.
 
     Args:
         problem: with the graph at the forward evaluation of the parameters.
         softness: τ, the weight of an output next to what its inputs can do, where a node has a kink.
         reach: the length of the step that targets ask for, next to the size of the predictions. The scale is
-            that length next to what they want.
+            that length next to what they want; or one, where the answer is a derivative whatever they ask.
+        alone: whether nobody else will answer the leaves.
     """
     targets = problem.graph.targets
     softness = vanishing(softness, reach)
+    shortened = bool(softness) or not (alone and problem.graph.first_order)
     predictions, answer = problem.answering([node.inputs[0] for node in targets], softness)
     falls, sizes = [], []
     for node, found in zip(targets, predictions, strict=True):
@@ -60,10 +65,16 @@ def sweep(problem: Problem, softness: float, reach: float) -> tuple[list[jax.Arr
         predicted, *labels = problem.read_by(node)
         rule: Any = node.rule
         fall = rule.descent(predicted, *labels).astype(problem.dtype)
+        if problem.is_masked(node):  # what does not count may be anything, such as NaN
+            counts = per_loss(factor, predicted) != 0
+            predicted, fall = (jnp.where(counts, x, 0) for x in (predicted, fall))
         # Written out, or a compiler finds it again, with all its sums, for everything that reads it.
         fall = end_kernel(per_loss(factor, predicted) * fall)
-        sizes.append((jnp.sqrt(jnp.mean(predicted**2)), jnp.sqrt(jnp.mean(fall**2))))
+        if shortened:
+            sizes.append((jnp.sqrt(jnp.mean(predicted**2)), jnp.sqrt(jnp.mean(fall**2))))
         falls.append(fall)
+    if not shortened:
+        return answer(falls), jnp.ones((), problem.dtype)
     # Small numbers stand for nothing at all, which asks for nothing.
     scale = functools.reduce(
         jnp.minimum, (reach * (s + SHORT) / (f + TINY) for s, f in sizes), jnp.float32(1e6)

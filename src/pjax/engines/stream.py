@@ -263,7 +263,7 @@ class Stream:
         problem, give = _problem(
             lambda rest, wires: self.chain.last(rest, wires, micro), (rest, wires), losses=True
         )
-        found, scale = soft.sweep(problem, self.softness, self.reach)
+        found, scale = soft.sweep(problem, self.softness, self.reach, alone=False)
         of_rest, wishes = give(found)
         return problem.loss, scale, jax.tree.map(lambda x: x / scale, of_rest), _real(wishes, wires)
 

@@ -19,6 +19,7 @@ each loss counts. A loss that is used in another way is no target, but a functio
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
@@ -244,10 +245,10 @@ class Builder:
 
     def _operation(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         name = eqn.primitive.name
+        if any(jnp.issubdtype(aval(v).dtype, jnp.complexfloating) for v in (*eqn.invars, *eqn.outvars)):
+            return self.by_derivative(eqn, args)
         if name in jaxprs.WRAPPERS:
             return self._by_stated_derivative(eqn, args)
-        if any(jnp.iscomplexobj(np.empty(0, aval(v).dtype)) for v in (*eqn.invars, *eqn.outvars)):
-            return self.by_derivative(eqn, args)
         form = equations.scalar_form(eqn, args, _LONGEST)
         if not any(_is_real(aval(v).dtype) for v in eqn.outvars):
             return [dataclasses.replace(out, depends=False, form=form) for out in self.call(eqn, args)]
@@ -368,18 +369,22 @@ class Builder:
         key = (jaxprs.params_key(eqn), tuple(str(v.aval) for v in eqn.invars), tuple(order))
         line = lines.user_line(eqn)
 
-        def result(i: int, plain: Expr) -> Expr:
-            if not _is_real(plain.dtype):
-                return dataclasses.replace(plain, depends=False)
+        outs = self.call(eqn, args)
+        real = [i for i, out in enumerate(outs) if _is_real(out.dtype)]
+        dtype = jnp.result_type(*(outs[i].dtype for i in real))
 
-            def fn(*inputs: Any) -> jax.Array:
-                given = dict(zip(order, inputs, strict=True))
-                return jaxprs.bind(eqn, *(given[place] for place in range(len(order))))[i]
+        def fn(*inputs: Any) -> jax.Array:
+            given = dict(zip(order, inputs, strict=True))
+            # What is asked of nodes leads downwards, and derivatives that are no products may care.
+            moving = {p: _turned(x) if _is_real(x.dtype) else x for p, x in given.items()}
+            found = jaxprs.bind(eqn, *(moving[place] for place in range(len(order))))
+            return jnp.concatenate([jnp.ravel(_turned(found[i])).astype(dtype) for i in real])
 
-            rule = Joint(Function(("stated", key, i), label, fn), moving)
-            return self.operation(rule, *inputs, shape=plain.shape, dtype=plain.dtype, line=line)
-
-        return [result(i, plain) for i, plain in enumerate(self.call(eqn, args))]
+        rule = Joint(Function(("stated", key), label, fn), moving)
+        size = sum(outs[i].size for i in real)
+        flat = self.operation(rule, *inputs, shape=(size,), dtype=dtype, line=line)
+        parts = dict(zip(real, _parts(flat, [outs[i] for i in real]), strict=True))
+        return [parts.get(i, dataclasses.replace(out, depends=False)) for i, out in enumerate(outs)]
 
     # --- Losses ---
 
@@ -526,10 +531,7 @@ class Builder:
         )
         given, line = [*extra, *(args[i] for i in kept)], lines.user_line(eqn)
         flat = self.operation(rule, *given, shape=(rule.size,), dtype=rule.dtype, line=line)
-        results = iter(
-            layout.apply("slice", rule.result(i), flat, key=("result", rule, i), shape=shape)
-            for i, (shape, _) in enumerate(rule.outputs)
-        )
+        results = iter(_parts(flat, avals))
         return [next(results) if want else None for want in live]
 
     def _cond(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
@@ -539,12 +541,29 @@ class Builder:
         known = _known(index)
         if known is not None:
             return self.inline(branches[int(np.clip(known, 0, len(branches) - 1))], operands, wanted)
-        seen = len(self.still)
-        results = [self.inline(branch, operands, wanted) for branch in branches]
-        del self.still[seen:]  # of branches of which only one counts
+
+        def place(which: jax.Array) -> jax.Array:
+            return jnp.clip(which.astype(jnp.int32), 0, len(branches) - 1)
 
         def choose(which: jax.Array, *cases: jax.Array) -> jax.Array:
-            return jax.lax.select_n(jnp.clip(which.astype(jnp.int32), 0, len(cases) - 1), *cases)
+            return jax.lax.select_n(place(which), *cases)
+
+        def heard(i: int, x: Expr) -> Expr:
+            """An operand of a branch: a sweep hears nothing, and no NaN, from one that was not taken."""
+            if not (self.sweeps and x.depends and _is_real(x.dtype)) or x.after:
+                return x
+
+            def select(which: jax.Array, still: jax.Array, x: jax.Array) -> jax.Array:
+                return jax.lax.select_n(place(which) == i, still, x)
+
+            key = ("heard", i, len(branches))
+            return layout.apply("select_n", select, index, layout.held(x), x, key=key, data=(1, 2))
+
+        seen = len(self.still)
+        results = [
+            self.inline(branch, [heard(i, x) for x in operands], wanted) for i, branch in enumerate(branches)
+        ]
+        del self.still[seen:]  # of branches of which only one counts
 
         outs: list[Expr | None] = []
         for column in zip(*results, strict=True):
@@ -554,6 +573,9 @@ class Builder:
                 continue
             if any(case.after for case in cases):
                 cases = [self._lifted(c) if c.depends and not c.after else c for c in cases]
+            if jnp.issubdtype(cases[0].dtype, jnp.complexfloating):
+                outs += self.traced(choose, [index, *cases])
+                continue
             key, data = ("choose", len(cases)), range(1, len(cases) + 1)
             out = layout.apply("select_n", choose, index, *cases, key=key, data=data)
             outs.append(dataclasses.replace(out, depends=out.depends and _is_real(out.dtype)))
@@ -587,6 +609,33 @@ class Builder:
 _MOST_STEPS = 4096
 
 _INNER = {"scan": Builder._scan, "cond": Builder._cond, "while": Builder._while}
+
+
+def _parts(flat: Expr, avals: Iterable[Any]) -> list[Expr]:
+    """Arrays that lie in a flat one after the other, each in its shape and type."""
+    found, start = [], 0
+    for a in avals:
+        shape, dtype, end = tuple(a.shape), a.dtype, start + math.prod(a.shape)
+
+        def cut(x: jax.Array, start: int = start, end: int = end, shape: Any = shape) -> jax.Array:
+            return x[start:end].reshape(shape)
+
+        part = layout.apply("slice", cut, flat, key=("part", start, shape), shape=shape)
+        if dtype != flat.dtype:
+            cast = functools.partial(jax.lax.convert_element_type, new_dtype=dtype)
+            part = layout.apply("convert_element_type", cast, part, key=("cast", dtype))
+        found.append(part)
+        start = end
+    return found
+
+
+@jax.custom_vjp
+def _turned(x: jax.Array) -> jax.Array:
+    """The same number, of which the opposite is asked."""
+    return x
+
+
+_turned.defvjp(lambda x: (x, None), lambda _, goal: (-goal,))
 
 
 def _aside(expr: Expr) -> Expr:

@@ -225,8 +225,14 @@ def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
     if isinstance(value, dict):
         return tuple(sorted((str(k), freeze(v, by_value, stated)) for k, v in value.items()))
     if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer):
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return (str(value.dtype), freeze(jax.random.key_data(value)))
         array = np.asarray(value)
         return (array.shape, str(array.dtype), array.tobytes())
+    if isinstance(
+        value, bool | float | complex | np.generic
+    ):  # not all that are equal are the same: 0.0, -0.0
+        return (type(value), repr(value))
     try:
         hash(value)
     except TypeError:

@@ -106,6 +106,11 @@ class Graph:
         calls = (e.call for e in walk(*exprs) if e.call is not None and not e.depends)
         return any(arg.depends for call in calls for arg in call.args)
 
+    @functools.cached_property
+    def first_order(self) -> bool:
+        """Whether all that a sweep of no softness asks are derivatives: see `Rule.first_order`."""
+        return all(n.rule is None or n.is_target or n.rule.first_order for n in self.nodes)
+
     @property
     def parameters(self) -> tuple[Node, ...]:
         """Those that can move: not what the function only holds."""

@@ -136,7 +136,8 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
         return read(lambda params: fn(params, batch), params, has_aux=has_aux)
     every = [*jax.tree.leaves(params), *arrays]
     settings = tuple(getattr(jax.config, f"jax_{name}") for name in _SETTINGS)
-    key = has_aux, jax.tree.structure(params), tree, others, tuple(map(jax.typeof, every)), settings
+    same = tuple((type(x), jaxprs.freeze(x)) for x in others)
+    key = has_aux, jax.tree.structure(params), tree, same, tuple(map(jax.typeof, every)), settings
     try:
         known = {} if any(isinstance(x, jax.core.Tracer) for x in every) else _KNOWN.setdefault(fn, {})
         found = known.get(key)

@@ -156,6 +156,11 @@ class Rule(abc.ABC):
         """
         return self.forward
 
+    @property
+    def first_order(self) -> bool:
+        """Whether it asks by a derivative in a sweep of no softness: for twice the wish, twice as much."""
+        return True
+
     def entering(self, i: int, shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """The number of edges of input i, which has a shape."""
         return math.prod(shape)
@@ -228,6 +233,10 @@ class Primitive(Rule):
     @property
     def stackable(self) -> bool:
         return not self.joint
+
+    @property
+    def first_order(self) -> bool:
+        return self.smooth
 
     @abc.abstractmethod
     def forward(self, *inputs: jax.Array) -> jax.Array:
@@ -361,8 +370,8 @@ class Target(Rule):
             moved = self.displace(now, *labels)
         elif isinstance(factor, float) and factor == 0:
             moved = jnp.zeros_like(now)
-        else:
-            moved = self.weighted(factor, now, *labels)
+        else:  # what does not count may be anything, such as NaN
+            moved = jnp.where(per_loss(factor, now) == 0, 0, self.weighted(factor, now, *labels))
         # Written out: it ends with sums, which would be found again wherever it is read.
         return (end_kernel(moved.astype(shifts[0].dtype)),), None
 

@@ -30,6 +30,7 @@ class Divide(Primitive):
     """
 
     name: ClassVar[str] = "divide"
+    first_order: ClassVar[bool] = True
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
         x, y = inputs

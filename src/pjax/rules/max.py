@@ -45,6 +45,7 @@ class Max(Primitive):
 
     name: ClassVar[str] = "max"
     core: ClassVar[int] = 1
+    first_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.sign not in (1, -1):

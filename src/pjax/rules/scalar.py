@@ -68,6 +68,7 @@ class Scalar(Primitive):
     function: Function
 
     name: ClassVar[str] = "scalar"
+    first_order: ClassVar[bool] = True
 
     moving = 1
 

@@ -6,7 +6,6 @@ layouts.
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -70,6 +69,10 @@ class Scan(Rule):
         return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in (*last, *rest)])
 
     @property
+    def first_order(self) -> bool:
+        return self.body.first_order
+
+    @property
     def steps(self) -> int:
         return self.length
 
@@ -85,9 +88,3 @@ class Scan(Rule):
     @property
     def size(self) -> int:
         return sum(math.prod(shape) for shape, _ in self.outputs)
-
-    def result(self, i: int) -> Callable[[jax.Array], jax.Array]:
-        """The layout that picks one result."""
-        ends = list(itertools.accumulate(math.prod(shape) for shape, _ in self.outputs))
-        shape = self.outputs[i][0]
-        return lambda flat: flat[ends[i] - math.prod(shape) : ends[i]].reshape(shape)

@@ -111,6 +111,7 @@ class SumRelu(Sum):
 
     name: ClassVar[str] = "sum_relu"
     smooth: ClassVar[bool] = False
+    first_order: ClassVar[bool] = True
     only_adds: ClassVar[bool] = False
 
     def forward(self, *inputs: jax.Array) -> jax.Array:
