@@ -184,6 +184,7 @@ CASES = {
     "constants": (lambda: pjax.optim.DouglasRachford(constants="free"), InputError, "'nodes', 'fixed'"),
     "relaxation 0": (lambda: pjax.optim.DouglasRachford(relaxation=0.0), InputError, r"\(0, 1\]"),
     "relaxation 1.5": (lambda: pjax.optim.DouglasRachford(relaxation=1.5), InputError, "got 1.5"),
+    "relaxation a word": (lambda: pjax.optim.DouglasRachford(relaxation="low"), InputError, "got 'low'"),
     "relaxation nan": (lambda: pjax.optim.DouglasRachford(relaxation=float("nan")), InputError, "got nan"),
     "no such option": (
         lambda: pjax.optim.DouglasRachford(extrapolate="tensor"),
@@ -196,6 +197,7 @@ CASES = {
         "ExtrapolatedProjections has no option 'metric'; its options are .*softness",
     ),
     "beta 0": (lambda: pjax.optim.DifferenceMap(beta=0.0), InputError, "not zero"),
+    "beta a word": (lambda: pjax.optim.DifferenceMap(beta="one"), InputError, "got 'one'"),
     "beta inf": (lambda: pjax.optim.DifferenceMap(beta=float("inf")), InputError, "finite"),
     "history 0": (lambda: pjax.optim.DouglasRachford(history=0), InputError, "at least 1, got 0"),
     "history 1.5": (lambda: pjax.optim.DifferenceMap(history=1.5), InputError, "got 1.5"),

@@ -497,9 +497,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"softness": 0.0}, "softness must be a positive number"),
-            ({"softness": float("nan")}, "softness must be a positive number"),
-            ({"learning_rate": -1}, "learning_rate must be a positive number"),
+            ({"softness": 0.0}, "softness must be a positive finite number"),
+            ({"softness": float("nan")}, "softness must be a positive finite number"),
+            ({"softness": "much"}, "softness must be a positive finite number; got 'much'"),
+            ({"learning_rate": -1}, "learning_rate must be a positive finite number"),
             ({"learning_rate": 0.1, "outer": optax.sgd(0.1)}, "leave learning_rate out"),
             ({"outer": "adam"}, "must be an optax.GradientTransformation"),
         ],

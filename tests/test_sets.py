@@ -205,6 +205,7 @@ def test_the_simplex_far_away():
     [
         (lambda: sets.Box(1.0, 0.0), "lower must not be above upper"),
         (lambda: sets.Box(upper=math.inf), "upper must be finite"),
+        (lambda: sets.Box(np.zeros(3), np.ones(2)), r"do not fit, \(3,\) and \(2,\)"),
         (lambda: sets.Ball(-1.0), "radius must be finite and at least 0; got -1"),
         (lambda: sets.Sphere(np.array([1.0, np.nan])), "radius must be finite"),
         (lambda: sets.Simplex(-1.0), "total must be finite and at least 0"),
@@ -213,6 +214,7 @@ def test_the_simplex_far_away():
         (lambda: sets.Integers(0.5, 2), "bounds must be whole numbers or None; got 0.5"),
         (lambda: sets.Integers(2, 1), "low must not be above high"),
         (lambda: sets.Integers(step=0.0), "step must be a positive finite number"),
+        (lambda: sets.Integers(step="half"), "step must be a positive finite number; got 'half'"),
         (lambda: sets.Known(np.ones(2), np.ones(2)), "mask must be booleans; got float"),
         (lambda: sets.Known(True, np.inf), "values must be finite"),
         (lambda: sets.Own(3), "nearest must be a function of an array; got 3"),

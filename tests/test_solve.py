@@ -247,9 +247,10 @@ def test_the_same_graph_with_other_numbers_is_solved_anew():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"max_steps": 0}, "max_steps must be a whole number of at least 1, got 0"),
+        ({"max_steps": 0}, "max_steps must be a whole number from 1 to 2147483647, got 0"),
         ({"max_steps": 2.5}, "got 2.5"),
         ({"max_steps": True}, "got True"),
+        ({"max_steps": 2**31}, "max_steps must be a whole number from 1 to 2147483647, got 2147483648"),
         ({"tolerance": -1.0}, "tolerance must be a number of at least 0, got -1"),
         ({"tolerance": "small"}, "got 'small'"),
         ({"tolerance": np.ones(2)}, "got array"),

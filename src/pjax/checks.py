@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import difflib
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -116,9 +115,14 @@ def check_whole(name: str, value: Any, least: int = 1, end: int = _LARGEST) -> i
     return int(value)
 
 
-def check_positive(name: str, value: float) -> None:
+def is_number(value: Any) -> bool:
+    """Whether a setting is a finite number."""
+    return isinstance(value, int | float | np.generic) and bool(np.isfinite(value))
+
+
+def check_positive(name: str, value: Any) -> None:
     """Refuse what is not a positive finite number."""
-    if not (math.isfinite(value) and value > 0):
+    if not (is_number(value) and value > 0):
         raise InputError(f"{name} must be a positive finite number; got {value!r}.")
 
 

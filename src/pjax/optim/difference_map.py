@@ -1,11 +1,11 @@
 """The difference map."""
 
-import math
 from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 
+from pjax.checks import is_number
 from pjax.engines.edges.space import EdgeIteration, EdgeSpace, State, combine
 from pjax.engines.point import Problem
 from pjax.errors import InputError
@@ -29,7 +29,7 @@ class DifferenceMap(_Reflecting):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.beta == 0 or not math.isfinite(self.beta):
+        if not is_number(self.beta) or self.beta == 0:
             raise InputError(f"beta must be finite and not zero, got {self.beta!r}")
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import jax
 
-from pjax.checks import check_whole
+from pjax.checks import check_whole, is_number
 from pjax.engines.edges.space import EdgeIteration, EdgeSpace, State, combine, histories
 from pjax.engines.point import Problem
 from pjax.errors import InputError
@@ -59,7 +59,7 @@ class DouglasRachford(_Reflecting):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.relaxation <= 1:
+        if not (is_number(self.relaxation) and 0 < self.relaxation <= 1):
             raise InputError(f"relaxation must be in (0, 1], got {self.relaxation!r}")
 
     def fades(self) -> bool:

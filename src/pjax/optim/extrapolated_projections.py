@@ -1,13 +1,12 @@
 """Extrapolated projections: the method to train networks with."""
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
 
-from pjax.checks import check_whole
+from pjax.checks import check_positive, check_whole
 from pjax.engines import soft
 from pjax.engines.point import Problem
 from pjax.errors import InputError
@@ -71,8 +70,7 @@ class ExtrapolatedProjections(Solver):
         check_whole("steps_per_update", self.steps_per_update)
         rate = 1.0 if self.learning_rate is None else self.learning_rate
         for name, value in (("softness", self.softness), ("reach", self.reach), ("learning_rate", rate)):
-            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-                raise InputError(f"{name} must be a positive number, got {value!r}")
+            check_positive(name, value)
         if self.outer is None:
             return
         check_transformation(self.outer)

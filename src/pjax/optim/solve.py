@@ -130,7 +130,7 @@ def solve(
     if not (callback is None or callable(callback)):
         raise InputError(f"callback must be a function of a step and a violation, got {callback!r:.120}")
     every = getattr(callback, "every", 1) if every is None else every
-    check_whole("max_steps", max_steps)
+    check_whole("max_steps", max_steps, end=2**31)
     check_whole("every", every)
     if not (isinstance(tolerance, jax.core.Tracer) or _is_tolerance(tolerance)):
         raise InputError(f"tolerance must be a number of at least 0, got {tolerance!r:.120}")

@@ -33,7 +33,14 @@ class Box(Set):
 
     def __post_init__(self) -> None:
         low, high = self.known_numbers("lower"), self.known_numbers("upper")
-        if low is not None and high is not None and (low > high).any():
+        if low is None or high is None:
+            return
+        try:
+            crossed = (low > high).any()
+        except ValueError:
+            shapes = f"{low.shape} and {high.shape}"
+            raise InputError(f"Box: lower and upper have shapes that do not fit, {shapes}.") from None
+        if crossed:
             raise InputError(f"Box: lower must not be above upper; got {self.lower!r}, {self.upper!r}.")
 
     def project(self, x: jax.Array) -> jax.Array:
