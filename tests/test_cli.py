@@ -62,6 +62,10 @@ def test_help(command: str) -> None:
         ("train --learning-rate -1", "learning_rate must be a positive number"),
         ("train --batch-size 100000", "batch_size must be at most"),
         ("compare --preset rnn-shakespeare --init-scale 2", "init_scale is for the models mlp and cnn"),
+        (
+            "compare --preset mlp-mnist --retime --seeds 2 --methods dr --untimed",
+            "--seeds, --untimed, --methods: --retime runs nothing",
+        ),
         ("train --method dr --learning-rate 0.1", "it takes steps_per_batch, loss_scale, consensus"),
         ("train --method dr:foo=1", "an option of dr must be one of groups, precision"),
         ("train --method dr:edges=some", "edges must be one of 'implicit', 'explicit', got 'some'"),

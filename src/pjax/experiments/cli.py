@@ -336,6 +336,10 @@ def compare(*, preset: list[str] | None, every: bool, retime: bool, **given: Any
         raise typer.BadParameter(advice, param_hint="--preset")
     for name in preset or ():
         check_name("preset", name, known)
+    others = given | {"folder": None, "quick": None, "only_methods": None, "methods": o.only_methods}
+    stray = [f"--{name.replace('_', '-')}" for name, value in others.items() if value not in (None, False)]
+    if retime and stray:
+        raise InputError(f"{', '.join(stray)}: --retime runs nothing, and times all that has ended: drop it")
     asked = comparing.GROUPS if every else preset or ()
     with endings.saying(lambda: f"start again to go on; results so far are in {o.folder}"):
         for name in (one for group in asked for one in comparing.GROUPS.get(group, (group,))):
