@@ -121,6 +121,7 @@ class TestTables:
             ("a,b\n1,2\n", {"target": "bb"}, r"target must be one of a, b; got 'bb'\. Did you mean 'b'"),
             ("1,2\n3,4\n", {"target": "b"}, "first line must name the columns, got '1,2'"),
             ("a,b\n1,2\n3\n", {"target": "b"}, "line 3: 1 values, expected 2"),
+            (",a,b\n0,1,2\n1,3,4\n", {"target": "b"}, r"column 1 has no name .* pandas writes its index so"),
             ("a,a\n1,2\n", {"target": "a"}, "two columns are called 'a'"),
             ("a,b\n", {"target": "b"}, "no rows below"),
             ("a,b\n1,2\nNA,3\n4,5\n", {"target": "b"}, "line 3: 'NA' in the column 'a', whose other entries"),

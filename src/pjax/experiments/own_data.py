@@ -449,6 +449,10 @@ class _Table:
         self.names = [name.strip() for name in next(self._rows(reader), [])]
         if not self.names or all(_is_number(name) for name in self.names):
             raise DataError(f"{path}: its first line must name the columns, got {first[:60]!r}")
+        if "" in self.names:
+            place = self.names.index("") + 1
+            advice = "name it, or leave it out; pandas writes its index so, but for to_csv(…, index=False)"
+            raise DataError(f"{path}: column {place} has no name in the first line: {advice}")
         if double := [name for name in self.names if self.names.count(name) > 1]:
             raise DataError(f"{path}: two columns are called {double[0]!r}")
         rows, self.lines = [], []
