@@ -115,7 +115,7 @@ def solve(
             has converged when they do not change any more. What it asks of values that no parameter moves
             must hold as well.
         params: any pytree of floating-point arrays, the start.
-        solver: a method of `pjax.optim`; its `steps_per_update` is not used.
+        solver: a method of `pjax.optim`; its `steps_per_update` is not used, nor what a wrapper adds.
         max_steps: when to give up.
         tolerance: stop when the violation (see `Solution.violations`) is at most this.
         callback: called with the step's number and its violation, also inside `jit`; `pjax.debug.progress`
