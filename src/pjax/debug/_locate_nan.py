@@ -156,7 +156,7 @@ class _Watched(Problem):
             if node.rule is not None:
                 sources = {s for wire in node.wires for s in wire.sources}
                 values = {s: jnp.zeros(self.graph.nodes[s].shape, self.dtype) for s in sources}
-                self._note(node.index, solver.part(self, node, values, self.asked.get(node.index)))
+                self._note(node.index, solver.asks(self, node, values, self.asked.get(node.index)))
 
     def _note(self, v: int, *arrays: Any) -> None:
         self.events.append((v, jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()))

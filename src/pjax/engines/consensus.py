@@ -30,7 +30,8 @@ class State(NamedTuple):
     message: dict[int, jax.Array]
     squared: jax.Array
     """The sum over all nodes of the squared moves of the last cycle, where measured."""
-    neglected: dict[int, jax.Array] = {}  # noqa: RUF012 - nothing is
+    neglected: dict[int, jax.Array] = {}  # noqa: RUF012
+    """Nothing is: these states are exact."""
 
 
 # In sets of more nodes than this inputs wait as well: that costs a copy, and saves more with each node.
@@ -62,29 +63,29 @@ def _neighbours(places: list[int]) -> bool:
     return places == list(range(places[0], places[0] + len(places)))
 
 
-def _taken(x: jax.Array, places: list[int]) -> jax.Array:
-    """Numbers at some places."""
+def _picked(x: jax.Array, places: list[int]) -> jax.Array:
+    """The numbers at some places."""
     return x[places[0] : places[-1] + 1] if _neighbours(places) else x[np.asarray(places)]
 
 
-def _given(x: jax.Array, places: list[int], number: int) -> jax.Array:
-    """For each of so many places, the sum of the numbers that go there."""
+def _put(x: jax.Array, places: list[int], number: int) -> jax.Array:
+    """The transpose of `_picked`: for each of so many places, the sum of the numbers that belong there."""
     if _neighbours(places):
         return jnp.pad(x, (places[0], number - 1 - places[-1]))
     return jnp.zeros(number, x.dtype).at[np.asarray(places)].add(x)
 
 
-class Sweep:
+class Cycle:
     """One cycle through the sets of a partition, again and again."""
 
     def __init__(self, problem: Problem, *, extrapolate: bool = False, measure: bool = False) -> None:
         self._problem = problem
         self._extrapolate = extrapolate
         self._measure = measure
-        graph, place = problem.graph, problem.partition.set_of()
-        readers = [[place[r] for r, _ in pairs] for pairs in graph.readers]
-        self._values = [v for v, sets in enumerate(readers) if any(k < place[v] for k in sets)]
-        self._messages = [v for v, sets in enumerate(readers) if any(k > place[v] for k in sets)]
+        graph, set_of = problem.graph, problem.partition.set_of()
+        readers = [[set_of[r] for r, _ in pairs] for pairs in graph.readers]
+        self._values = [v for v, sets in enumerate(readers) if any(k < set_of[v] for k in sets)]
+        self._messages = [v for v, sets in enumerate(readers) if any(k > set_of[v] for k in sets)]
 
     def start(self) -> State:
         """All nodes at the forward evaluation."""
@@ -127,7 +128,7 @@ class Sweep:
                     squared += problem.squared(v, moves)
                 if moves.output is not None:
                     reached = moves.reach(message[v]) if moves.reach else message[v] + moves.output
-                    value[v] = message[v] = problem.placed(v, reached)
+                    value[v] = message[v] = problem.sharded(v, reached)
                 problem.send(v, moves.inputs, to=pulled)
                 if self._extrapolate:
                     for i in (i for i, total in enumerate(moves.inputs) if total is not None):
@@ -153,11 +154,11 @@ class Sweep:
         total = problem.over_members(v, moves.squares(i, True)) / jnp.squeeze(problem.scale(v, i)) ** 2
         for source in dict.fromkeys(s for s, _ in origins):
             mine = [m for m, (s, _) in enumerate(origins) if s == source]
-            part = _taken(total, mine) if total.ndim else total
+            part = _picked(total, mine) if total.ndim else total
             axis = problem.graph.axis_of_members(source)
             if axis is not None:
                 number = problem.graph.nodes[source].shape[axis]
-                part = _given(jnp.atleast_1d(part), [origins[m][1] for m in mine], number)
+                part = _put(jnp.atleast_1d(part), [origins[m][1] for m in mine], number)
             yield source, part if axis is not None else jnp.sum(part)
 
     def values(self, state: State) -> dict[int, jax.Array]:

@@ -27,7 +27,7 @@ def factor(problem: Problem, v: int, mean: jax.Array, squares: jax.Array) -> jax
         mean: the mean of the moves of the edges that leave it.
         squares: the sum of their squares; for a stack, that of each member: it has a factor of its own.
     """
-    if problem.graph.nodes[v].is_parameter and problem.steered:
+    if problem.graph.nodes[v].is_parameter and problem.has_outer:
         return 1.0
     known, axis = problem.counts[v], problem.graph.axis_of_members(v)
     over = tuple(d for d in range(np.ndim(known)) if d != axis)

@@ -26,7 +26,7 @@ S = TypeVar("S")
 
 
 def add(totals: dict[int, Any], parts: Iterable[tuple[int, Any]]) -> None:
-    """Add what belongs to nodes to what there is for them."""
+    """Add parts to the totals of their nodes."""
     for v, part in parts:
         totals[v] = totals[v] + part if v in totals else part
 
@@ -51,12 +51,20 @@ class Problem:
         state_dtype: Any = None,
         stored: frozenset[int] = frozenset(),
         sweeps: bool = False,
-        steered: bool = False,
+        has_outer: bool = False,
     ) -> None:
-        """``stored`` are contractions whose edges must be kept as they are.
+        """A graph at the point that its constants and ``leaves``, the parameters, define.
 
-        With ``sweeps`` nobody asks for counts of edges, which take time. ``steered``: an outer optimiser
-        chooses the steps of parameters.
+        ``consensus``, ``fixed_constants``, ``balanced`` and ``state_dtype`` are as the options of
+        `pjax.optim.solver.EdgeSolver` say.
+
+        Args:
+            partition: the graph, and which nodes project together.
+            constants: what the function captured, and the batch.
+            leaves: of the parameters.
+            stored: contractions whose edges are stored, since a short history would neglect too much.
+            sweeps: whether only soft sweeps will be made: for these edges are not counted, which takes time.
+            has_outer: whether an outer optimiser chooses the steps of parameters.
         """
         self.partition = partition
         self.graph = graph = partition.graph
@@ -65,7 +73,7 @@ class Problem:
         self.consensus = consensus
         self.fixed_constants = fixed_constants
         self.stored = stored
-        self.steered = steered
+        self.has_outer = has_outer
         self._shardings = graph.shardings
         self.constants, self.leaves = constants, leaves
         self._scales: dict[tuple[int, int], jax.Array] = {}  # nothing stands for one
@@ -142,7 +150,7 @@ class Problem:
         return self._inputs_of(self._evaluate)
 
     def read_by(self, node: Node) -> tuple[Any, ...]:
-        """What a single node reads, where the others are not asked for theirs."""
+        """What one node reads, without evaluating what all others do, as `inputs` would."""
         return tuple(map(self._work, self._evaluate.each(node.inputs)))
 
     @functools.cached_property
@@ -162,7 +170,7 @@ class Problem:
         found: dict[int, Any] = {}
         for expr in self.graph.outputs:
             wire = Wire(expr)
-            if wire.constant or not expr.after:
+            if wire.constant or not expr.from_loss:
                 continue
             share = np.full(expr.shape, 1 / size, self.graph.dtype)
             avals = [jax.ShapeDtypeStruct(self.graph.nodes[s].shape, self.graph.dtype) for s in wire.sources]
@@ -178,7 +186,7 @@ class Problem:
 
     @functools.cached_property
     def _lengths(self) -> dict[int, tuple[jax.Array, ...]]:
-        """Those of constants, and of where the factor of a constant starts from: they do not change."""
+        """`Rule.lengths` of nodes that read a constant, at the start: they are the same in every step."""
         return {
             n.index: n.rule.lengths(self.inputs[n.index])
             for n in self.graph.nodes
@@ -186,7 +194,7 @@ class Problem:
         }
 
     def _points_of(self, values: Mapping[int, Any]) -> dict[int, jax.Array]:
-        return {v: self.placed(v, self._work(x)) for v, x in values.items()}
+        return {v: self.sharded(v, self._work(x)) for v, x in values.items()}
 
     def _inputs_of(self, evaluate: Evaluator) -> dict[int, tuple[Any, ...]]:
         return {
@@ -194,7 +202,7 @@ class Problem:
             for v, carried in evaluate.every({n.index: n.inputs for n in self.graph.nodes}).items()
         }
 
-    def placed(self, v: int, x: jax.Array) -> jax.Array:
+    def sharded(self, v: int, x: jax.Array) -> jax.Array:
         """A value of a node, divided among devices as it should be."""
         where = self._shardings.get(v)
         return x if where is None else jax.lax.with_sharding_constraint(x, where)
@@ -246,7 +254,7 @@ class Problem:
         return jax.tree.map(lambda a: a.astype(self._state_dtype), x)
 
     def kept(self, values: dict[int, jax.Array]) -> dict[int, jax.Array]:
-        """Those of nodes: parameters in full, since they add up over all steps."""
+        """Values by node as they are kept from step to step: parameters in full, since they add up."""
         nodes = self.graph.nodes
         return {v: x if nodes[v].is_parameter else self.narrow(x) for v, x in values.items()}
 
@@ -323,7 +331,7 @@ class Problem:
         """Sums over the edges that leave nodes, as means; zero where nobody reads."""
         counts = {v: self.counts[v] for v in totals}
         least = {v: c if isinstance(c, int) else jnp.maximum(c, 1) for v, c in counts.items()}
-        return {v: self.placed(v, total / least[v]) for v, total in totals.items()}
+        return {v: self.sharded(v, total / least[v]) for v, total in totals.items()}
 
     def weight(self, v: int) -> Any:
         """The weight of a node's output in its projection."""

@@ -54,13 +54,13 @@ class Flight(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Of a chain, or what belongs to each of them."""
+    """The parameters of a chain, or something for each of them."""
 
     rest: Any
     layers: Any
 
 
-class Moved(NamedTuple):
+class Totals(NamedTuple):
     """What steps ask of parameters, summed, and the losses that they saw."""
 
     rest: Any
@@ -74,9 +74,11 @@ class _Points(NamedTuple):
     """Where the parameters will be when a micro-batch leaves."""
 
     rest: Callable[[Any], Any]
-    """So many steps ahead."""
+    """Those that belong to no layer, so many steps ahead."""
     forwards: Any
+    """Those of layers, for what each stage evaluates."""
     backwards: Any
+    """The same for what each stage projects."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Stream:
 
     def run(
         self, params: Parameters, velocity: Parameters | None, flight: Flight, micros: Any, drain: bool
-    ) -> tuple[Moved, Flight]:
+    ) -> tuple[Totals, Flight]:
         """As many steps as there are micro-batches; with ``drain``, until none is under way.
 
         Args:
@@ -145,10 +147,10 @@ class Stream:
         )
         at = _Points(rest, layers(whole - mine), layers(mine))
 
-        def step(i: jax.Array, carry: tuple[Moved, Flight]) -> tuple[Moved, Flight]:
-            moved, flight = carry
+        def step(i: jax.Array, carry: tuple[Totals, Flight]) -> tuple[Totals, Flight]:
+            totals, flight = carry
             more, flight = self._step(at, flight, *jax.tree.map(lambda x: x[i], (micros, new)))
-            return jax.tree.map(jnp.add, moved, more), flight
+            return jax.tree.map(jnp.add, totals, more), flight
 
         shapes = jax.eval_shape(
             lambda m: self._step(at, flight, m, new[0])[0], jax.tree.map(lambda x: x[0], micros)
@@ -165,8 +167,8 @@ class Stream:
         each = self.stages // self.devices
         return self._place() * each + jnp.arange(each)
 
-    def _step(self, at: _Points, flight: Flight, micro: Any, new: jax.Array) -> tuple[Moved, Flight]:
-        """One step. ``new`` says whether the micro-batch is one, or nothing enters."""
+    def _step(self, at: _Points, flight: Flight, micro: Any, new: jax.Array) -> tuple[Totals, Flight]:
+        """One step of all stages. Where ``new`` is false nothing enters; ``micro`` only has the shape."""
         t, n, mine = flight.steps, self.stages, self._mine
         whole = 2 * (n - 1)
 
@@ -215,13 +217,13 @@ class Stream:
         first = jax.tree.map(lambda ring: ring[ago(whole)], batches)
         of_first = self._only(0, self._begin, at.rest(0), first, [w[0] for w in below])
         of_first = _where((self._place() == 0) & came[0], of_first, scales[0])
-        moved = Moved(
+        totals = Totals(
             jax.tree.map(jnp.add, of_rest, of_first),
             for_layers,
             jnp.where(seen, loss, 0),
             seen.astype(loss.dtype),
         )
-        return moved, Flight(
+        return totals, Flight(
             t + 1,
             jax.tree.map(self._up, outputs),
             kept,

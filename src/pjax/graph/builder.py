@@ -134,7 +134,7 @@ class Builder:
 
     def _refuse_nothing(self, losses: Sequence[Expr]) -> None:
         """Refuse a function without a loss that depends on parameters."""
-        if any(out.after for out in losses):
+        if any(out.from_loss for out in losses):
             return
         if self.empty:
             raise InputError(
@@ -215,14 +215,14 @@ class Builder:
             with lines.inside(eqn):
                 beside = [b and not a for a, b in zip(wanted, every, strict=True)]
                 return self.inline(jaxprs.wrapped(eqn), args, wanted, beside)
-        outs = self._read(eqn, args, every)
+        outs = self._results(eqn, args, every)
         for i, made in enumerate(outs):
             if made is not None and not any(made is a for a in args):
                 self._made[id(made)] = spelt.Made(made, eqn, i, tuple(args))
         return [self._recognised(eqn, out) for out in outs]
 
-    def _read(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> Sequence[Expr | None]:
-        """The results of an equation that wraps no other."""
+    def _results(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> Sequence[Expr | None]:
+        """The results of an equation that wraps no other; `equation` notes how they were made."""
         name = eqn.primitive.name
         if not any(a.depends for a in args):
             if name == "pjax":
@@ -239,7 +239,7 @@ class Builder:
             return [_aside(out) if out.size else _nothing(out) for out in self.call(eqn, args)]
         if name in _SAME:
             return args
-        if any(a.after for a in args):
+        if any(a.from_loss for a in args):
             return self._after_loss(eqn, args)
         return self._operation(eqn, args)
 
@@ -287,9 +287,10 @@ class Builder:
         key = (eqn.primitive.name, jaxprs.params_key(eqn))
         fn = functools.partial(jaxprs.bind, eqn) if fn is None else fn
         call = Call(eqn.primitive.name, fn, tuple(args), places, key)
-        depends, after, line = any(a.depends for a in args), any(a.after for a in args), lines.user_line(eqn)
+        depends, from_loss = any(a.depends for a in args), any(a.from_loss for a in args)
+        line = lines.user_line(eqn)
         return [
-            Expr(aval(v).shape, aval(v).dtype, line, depends, after, call, i)
+            Expr(aval(v).shape, aval(v).dtype, line, depends, from_loss, call, i)
             for i, v in enumerate(eqn.outvars)
         ]
 
@@ -391,26 +392,26 @@ class Builder:
     def _after_loss(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
         """What is made of losses: each still counts by a factor, or they are no targets."""
         name = eqn.primitive.name
-        after = frozenset(i for i, a in enumerate(args) if a.after)
-        moving = [i for i, a in enumerate(args) if a.depends and not a.after]
+        losses = frozenset(i for i, a in enumerate(args) if a.from_loss)
+        moving = [i for i, a in enumerate(args) if a.depends and not a.from_loss]
         if not any(_is_real(aval(v).dtype) for v in eqn.outvars):
-            return [dataclasses.replace(out, depends=False, after=False) for out in self.call(eqn, args)]
+            return [dataclasses.replace(out, depends=False, from_loss=False) for out in self.call(eqn, args)]
         if name in _LOSS_PRODUCTS:
-            if not moving and len(after) == 1 and not (name == "div" and 1 in after):
-                return self.call(eqn, args, after)
+            if not moving and len(losses) == 1 and not (name == "div" and 1 in losses):
+                return self.call(eqn, args, losses)
         elif name in _LOSS_SUMS or name in layout.LAYOUTS:
             positions = layout.LAYOUTS.get(name)
-            if positions is None or set(positions) >= {*after, *moving}:
+            if positions is None or set(positions) >= {*losses, *moving}:
                 lifted = [self._lifted(a) if i in moving else a for i, a in enumerate(args)]
                 return self.call(eqn, lifted, positions)
-        sources = {s for a in args if a.after for s in layout.nodes_of(a)}
+        sources = {s for a in args if a.from_loss for s in layout.nodes_of(a)}
         raise NoTargetError({self._origin[s] for s in sources if s in self._origin})
 
     def _recognised(self, eqn: jex.JaxprEqn, out: Expr | None) -> Expr | None:
-        """A value; where it is a cross-entropy, as one."""
+        """A value, or, where it is a cross-entropy that is spelt out, the loss of a target in its place."""
         if out is None or not (self.targets and out.depends and id(out) in self._made):
             return out
-        if out.after or id(eqn) in self.plain or self._made[id(out)].eqn.primitive.name not in spelt.ENDS:
+        if out.from_loss or id(eqn) in self.plain or self._made[id(out)].eqn.primitive.name not in spelt.ENDS:
             return out
         found = spelt.cross_entropy(out, self._made)
         if found is None:
@@ -427,22 +428,22 @@ class Builder:
         return [out for out in found if out is not None]
 
     def _lifted(self, expr: Expr) -> Expr:
-        """A value as a loss of its own."""
+        """A value as a loss that is to be minimised."""
         return self.target(Minimise(), [expr], None, expr.line)
 
     def _ask_still(self, rule: Rule, args: Sequence[Expr]) -> None:
-        """Keep what is asked of a value that no parameter moves: nothing can be done about it, only seen."""
+        """Keep a loss that no parameter moves: no step can lower it, but `pjax.solve` must see it."""
         target = rule if rule.is_target else rule.as_target()
         if target is not None:
             loss = layout.apply("still", target.forward, *args, key=("still", target))
-            self.still.append(dataclasses.replace(loss, after=False))
+            self.still.append(dataclasses.replace(loss, from_loss=False))
 
     def _as_losses(self, outputs: list[Expr]) -> list[Expr]:
         """What a function returns, as losses: values in sets ask for that, any scalar is minimised."""
         asked: dict[int, Expr] = {}
         found: list[Expr] = []
         for i, out in enumerate(outputs):
-            if out.after or not out.depends:
+            if out.from_loss or not out.depends:
                 found.append(out)
                 continue
             sources = [self.nodes[s] for s in layout.nodes_of(out)]
@@ -550,7 +551,7 @@ class Builder:
 
         def heard(i: int, x: Expr) -> Expr:
             """An operand of a branch: a sweep hears nothing, and no NaN, from one that was not taken."""
-            if not (self.sweeps and x.depends and _is_real(x.dtype)) or x.after:
+            if not (self.sweeps and x.depends and _is_real(x.dtype)) or x.from_loss:
                 return x
 
             def select(which: jax.Array, still: jax.Array, x: jax.Array) -> jax.Array:
@@ -571,8 +572,8 @@ class Builder:
             if not cases:
                 outs.append(None)
                 continue
-            if any(case.after for case in cases):
-                cases = [self._lifted(c) if c.depends and not c.after else c for c in cases]
+            if any(case.from_loss for case in cases):
+                cases = [self._lifted(c) if c.depends and not c.from_loss else c for c in cases]
             if jnp.issubdtype(cases[0].dtype, jnp.complexfloating):
                 outs += self.traced(choose, [index, *cases])
                 continue
@@ -612,7 +613,7 @@ _INNER = {"scan": Builder._scan, "cond": Builder._cond, "while": Builder._while}
 
 
 def _parts(flat: Expr, avals: Iterable[Any]) -> list[Expr]:
-    """Arrays that lie in a flat one after the other, each in its shape and type."""
+    """The arrays that a flat one holds one after the other, each in its shape and type."""
     found, start = [], 0
     for a in avals:
         shape, dtype, end = tuple(a.shape), a.dtype, start + math.prod(a.shape)
@@ -631,7 +632,7 @@ def _parts(flat: Expr, avals: Iterable[Any]) -> list[Expr]:
 
 @jax.custom_vjp
 def _turned(x: jax.Array) -> jax.Array:
-    """The same number, of which the opposite is asked."""
+    """The same number; what is asked of it is passed on with the opposite sign."""
     return x
 
 
@@ -639,8 +640,8 @@ _turned.defvjp(lambda x: (x, None), lambda _, goal: (-goal,))
 
 
 def _aside(expr: Expr) -> Expr:
-    """What a value is, whatever it is computed from: it is only looked at."""
-    return dataclasses.replace(layout.held(expr), after=False) if expr.depends or expr.after else expr
+    """A value that is only looked at: it is held, and whether it comes from a loss does not matter."""
+    return dataclasses.replace(layout.held(expr), from_loss=False) if expr.depends or expr.from_loss else expr
 
 
 def _nothing(of: Any) -> Expr:

@@ -41,7 +41,7 @@ def of_constant(node: Node, i: int) -> Any:
 
 
 def least_and_most(count: Any, *, read: bool = False) -> tuple[int, int]:
-    """Of counts; with `read`, of those that are not zero.
+    """The least and the most of some counts; with `read`, of those that are not zero.
 
     >>> least_and_most(3), least_and_most(np.array([[0.0, 1.0, 4.0]])), least_and_most([0, 1, 4], read=True)
     ((3, 3), (0, 4), (1, 4))
@@ -53,7 +53,7 @@ def least_and_most(count: Any, *, read: bool = False) -> tuple[int, int]:
 
 
 def total(count: Any, shape: tuple[int, ...]) -> int:
-    """Of counts for all numbers of an array.
+    """The sum of what is counted for each number of an array of some shape.
 
     >>> total(3, (2, 2)), total(np.array([[1.0, 4.0]]), (3, 2))
     (12, 15)

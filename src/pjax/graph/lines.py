@@ -55,7 +55,7 @@ def user_line(eqn: jex.JaxprEqn) -> str:
 
 
 def at(eqn: jex.JaxprEqn) -> str:
-    """The same for the middle of a sentence."""
+    """`user_line` for the middle of an error message: with a word before it, or empty."""
     line = user_line(eqn)
     return f" at {line}" if line else ""
 

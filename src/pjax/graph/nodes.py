@@ -50,7 +50,7 @@ class Node:
 
     @functools.cached_property
     def output(self) -> Expr:
-        return Expr(self.shape, self.dtype, depends=True, after=self.is_target, node=self.index)
+        return Expr(self.shape, self.dtype, depends=True, from_loss=self.is_target, node=self.index)
 
     def rewired(self, change: Callable[[Expr], Expr]) -> "Node":
         """The same node, which reads something else."""

@@ -32,7 +32,7 @@ def simplified(
         if node.index in found - moving and node.rule is not None:
             inputs = map(Substitution(held), (wire.expr for wire in node.inputs))
             value = layout.apply(node.op, node.rule.forward, *inputs, key=("forward", node.rule))
-            held[node.index] = dataclasses.replace(value, depends=False, after=False, line=node.line)
+            held[node.index] = dataclasses.replace(value, depends=False, from_loss=False, line=node.line)
     kept = [n for n in nodes if n.index in found and (n.index in moving or n.is_parameter)]
     if held:
         swap = Substitution(held)

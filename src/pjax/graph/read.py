@@ -34,15 +34,15 @@ class Traced:
     constants: tuple[Any, ...]
     """Those of the jaxpr, those of jaxprs inside, in the order of `jaxprs.capturing`, and these arrays."""
     names: tuple[str, ...]
-    """Of the parameters."""
+    """The names of the parameters."""
     outputs: int
     """How many of the jaxpr's outputs, the first ones, are losses."""
     aux: Any = None
-    """The structure of what the function returns beside."""
-    given: int = 0
+    """The tree of what the function returns beside the losses; None without ``has_aux``."""
+    batch_arrays: int = 0
     """How many of the constants, the last ones, are the arrays of a batch."""
     looks: tuple[tuple[int, Look], ...] = ()
-    """Of which constants something is to be checked that the function would check if it saw them."""
+    """Checks that the function would make if it saw its arrays, each with the place of its constant."""
 
     @functools.cached_property
     def key(self) -> "Key":
@@ -54,9 +54,9 @@ class Traced:
 
     def with_arrays(self, arrays: Sequence[Any]) -> "Traced":
         """The same with other arrays of a batch, of the same shapes and types."""
-        _ = self.key  # the other one's, too, whatever is put there
+        _ = self.key  # found before the copy, which then has it: arrays of the same shapes make no other key
         other = copy.copy(self)
-        vars(other)["constants"] = (*self.constants[: len(self.constants) - self.given], *arrays)
+        vars(other)["constants"] = (*self.constants[: len(self.constants) - self.batch_arrays], *arrays)
         return other
 
     @property
@@ -75,10 +75,10 @@ class Traced:
 
 def read(fn: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> Traced:
     """Read a function of parameters; with ``has_aux`` one that returns a pair, of losses and of more."""
-    return _read(lambda params, _: fn(params), params, (), has_aux)
+    return _read_with(lambda params, _: fn(params), params, (), has_aux)
 
 
-def _read(fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any], has_aux: bool) -> Traced:
+def _read_with(fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any], has_aux: bool) -> Traced:
     """A function of parameters and arrays, which become constants behind those that it captured itself."""
     names = check_parameters(params)
     structure: Any = None
@@ -145,7 +145,7 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
         known, found = {}, None
     if found is None:
         try:
-            found = _read(lambda params, arrays: fn(params, on(arrays)), params, arrays, has_aux)
+            found = _read_with(lambda params, arrays: fn(params, on(arrays)), params, arrays, has_aux)
         except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
             return read(lambda params: fn(params, batch), params, has_aux=has_aux)
         while len(known) >= _MOST_SHAPES:

@@ -105,7 +105,7 @@ def cross_entropy(out: Expr, made: Mapping[int, Made]) -> tuple[Spelling, Expr, 
             seen: dict[Any, Expr] = {}
             if _same(pattern.outvars[0], out, origins, made, seen):
                 x, y = (seen[var] for var in pattern.invars)
-                if not (x.after or y.depends):
+                if not (x.from_loss or y.depends):
                     return spelling, x, y
     return None
 

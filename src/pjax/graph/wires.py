@@ -83,8 +83,8 @@ class Expr:
     line: str = ""
     depends: bool = False
     """Whether it moves with a parameter. What is held at the forward evaluation does not."""
-    after: bool = False
-    """Whether it is computed from a loss."""
+    from_loss: bool = False
+    """Whether it is a loss, or computed from one."""
     call: Call | None = None
     index: int = 0
     node: int | None = None
@@ -157,8 +157,8 @@ def apply(
     out = _result(fn, key, args) if shape is None else jax.ShapeDtypeStruct(shape, args[0].dtype)
     places = frozenset(range(len(args)) if data is None else data)
     call = Call(name, lambda *xs: (fn(*xs),), args, places, key)
-    depends, after = any(args[i].depends for i in places), any(a.after for a in args)
-    return Expr(out.shape, out.dtype, "", depends, after, call)
+    depends, from_loss = any(args[i].depends for i in places), any(a.from_loss for a in args)
+    return Expr(out.shape, out.dtype, "", depends, from_loss, call)
 
 
 _RESULTS: dict[Any, jax.ShapeDtypeStruct] = {}
@@ -247,8 +247,8 @@ def needs_of(expr: Expr) -> set[int]:
 class Memo(abc.ABC, Generic[T]):
     """What follows for expressions from what follows for their arguments, found once for each."""
 
-    held = True
-    """Whether to look below what does not move with parameters."""
+    below_held = True
+    """Whether to look at the arguments of what does not move with parameters, too."""
 
     def __init__(self) -> None:
         self.found: dict[int, T] = {}
@@ -256,7 +256,7 @@ class Memo(abc.ABC, Generic[T]):
 
     def __call__(self, root: Expr) -> T:
         if id(root) not in self.found:
-            for expr in walk(root, held=self.held):
+            for expr in walk(root, held=self.below_held):
                 if id(expr) not in self.found:
                     self._keep.append(expr)
                     self.found[id(expr)] = self.look(expr)
@@ -316,7 +316,7 @@ class Evaluator(Memo[Any]):
         self._linear = linear
         self._holding = holding
         self._known = self if known is None else known
-        self.held = known is None and linear is None
+        self.below_held = known is None and linear is None
         self._results: dict[tuple[int, bool], Sequence[Any]] = {}
 
     def each(self, wires: Iterable["Wire"]) -> tuple[Any, ...]:
@@ -328,7 +328,7 @@ class Evaluator(Memo[Any]):
         return {v: self.each(own) for v, own in wires.items()}
 
     def look(self, expr: Expr) -> Any:
-        if not expr.depends and not self.held:
+        if not expr.depends and not self.below_held:
             return None if self._linear is not None else self._known(expr)
         if expr.node is not None:
             value = self._nodes[expr.node]

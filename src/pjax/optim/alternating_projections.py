@@ -6,9 +6,8 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from pjax.engines.consensus import State, Sweep
-from pjax.engines.edges.space import EdgeIteration, EdgeSpace
-from pjax.engines.edges.space import State as EdgeState
+from pjax.engines.consensus import Cycle, State
+from pjax.engines.edges.space import AllEdges, EdgeIteration, EdgeSpace
 from pjax.engines.point import Problem
 from pjax.optim.solver import EdgeSolver, Iteration, Moved, method
 
@@ -30,9 +29,9 @@ class Projecting(EdgeSolver):
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         beyond = self.extrapolate is not None
         if self.edges == "implicit":
-            return Sweep(problem, extrapolate=beyond, measure=measure)
+            return Cycle(problem, extrapolate=beyond, measure=measure)
 
-        def advance(space: EdgeSpace, z: EdgeState) -> tuple[EdgeState, Callable[[], jax.Array]]:
+        def advance(space: EdgeSpace, z: AllEdges) -> tuple[AllEdges, Callable[[], jax.Array]]:
             squared = jnp.zeros((), problem.dtype)
             for k in range(len(problem.partition.sets)):
                 after, moved = space.measured(k, z)

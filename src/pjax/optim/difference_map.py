@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax
 
 from pjax.checks import is_number
-from pjax.engines.edges.space import EdgeIteration, EdgeSpace, State, combine
+from pjax.engines.edges.space import AllEdges, EdgeIteration, EdgeSpace, combine
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.optim.douglas_rachford import _Reflecting
@@ -35,13 +35,13 @@ class DifferenceMap(_Reflecting):
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
         beta = self.beta
 
-        def behind(space: EdgeSpace, z: State) -> State:
+        def behind(space: EdgeSpace, z: AllEdges) -> AllEdges:
             if beta == 1:
                 return space.project(0, z)
             second = space.project(1, z)
             return space.project(0, combine((1 - 1 / beta, second), (1 / beta, z)))
 
-        def advance(space: EdgeSpace, z: State) -> tuple[State, Callable[[], jax.Array]]:
+        def advance(space: EdgeSpace, z: AllEdges) -> tuple[AllEdges, Callable[[], jax.Array]]:
             last = behind(space, z)
             first = last if beta == 1 else space.project(0, z)
             ahead = space.project(1, combine((1 + 1 / beta, first), (-1 / beta, z)))

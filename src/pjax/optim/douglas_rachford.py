@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax
 
 from pjax.checks import check_whole, is_number
-from pjax.engines.edges.space import EdgeIteration, EdgeSpace, State, combine, histories
+from pjax.engines.edges.space import AllEdges, EdgeIteration, EdgeSpace, combine, histories
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.optim.solver import EdgeSolver, Iteration, method
@@ -38,7 +38,7 @@ class _Reflecting(EdgeSolver):
             return EdgeSpace(problem)
         return EdgeSpace(problem, histories(problem, self.history))
 
-    def stored(self, problem: Problem) -> State:
+    def stored(self, problem: Problem) -> AllEdges:
         return self.space(problem).start()
 
 
@@ -66,10 +66,10 @@ class DouglasRachford(_Reflecting):
         return self.relaxation == 0.5
 
     def iteration(self, problem: Problem, *, measure: bool = False) -> Iteration:
-        def shadow(space: EdgeSpace, z: State) -> State:
+        def shadow(space: EdgeSpace, z: AllEdges) -> AllEdges:
             return space.project(0, z)
 
-        def advance(space: EdgeSpace, z: State) -> tuple[State, Callable[[], jax.Array]]:
+        def advance(space: EdgeSpace, z: AllEdges) -> tuple[AllEdges, Callable[[], jax.Array]]:
             first = shadow(space, z)
             second = space.project(1, combine((2, first), (-1, z)))
             rho = 2 * self.relaxation

@@ -103,7 +103,7 @@ class ExtrapolatedProjections(Solver):
         nodes = zip(problem.graph.leaves, moves, strict=True)
         return {v: move / scale for v, move in nodes if v is not None}, {}
 
-    def part(
+    def asks(
         self, problem: Problem, node: Node, values: Mapping[int, jax.Array], goal: jax.Array | None
     ) -> Sequence[jax.Array | None]:
         if goal is not None:

@@ -186,7 +186,7 @@ class Solver(abc.ABC):
         """The edges that a step starts from, by node; nothing for methods that keep none."""
         return {}
 
-    def part(
+    def asks(
         self, problem: Problem, node: Node, values: Mapping[int, jax.Array], goal: jax.Array | None
     ) -> Sequence[jax.Array | None]:
         """What one node asks of its inputs in a step, given displacements and what is asked of itself."""
@@ -277,7 +277,7 @@ class Solver(abc.ABC):
         if batch is None:
             traced = tracing.read(fn, params, has_aux=has_aux)
         else:
-            traced = _read(fn, params, batch, divided, has_aux)
+            traced = _read_batch(fn, params, batch, divided, has_aux)
         check_mesh(traced.constants)
         if self.check:
             check_finite(traced, leaves)
@@ -399,7 +399,7 @@ def samples(batch: Any) -> int:
     return shapes[0][0]
 
 
-def _read(fn: Callable[..., Any], params: Any, batch: Any, parts: int, has_aux: bool) -> tracing.Traced:
+def _read_batch(fn: Callable[..., Any], params: Any, batch: Any, parts: int, has_aux: bool) -> tracing.Traced:
     """A function read on a batch, or on one of its parts, with the arrays of all parts, stacked."""
     leaves = jax.tree.leaves(batch)
     if not leaves or (0,) in {jnp.shape(leaf)[:1] for leaf in leaves}:
@@ -411,7 +411,7 @@ def _read(fn: Callable[..., Any], params: Any, batch: Any, parts: int, has_aux: 
         raise InputError(f"a batch of {size} samples cannot be divided into {parts} equal parts or groups")
     stacks = jax.tree.map(lambda x: jnp.reshape(x, (parts, size // parts, *x.shape[1:])), batch)
     traced = tracing.read_on(fn, params, jax.tree.map(lambda x: x[0], stacks))
-    if not traced.given:
+    if not traced.batch_arrays:
         raise InputError(
             "with Accumulated and Groups, what depends on the batch must be computed by jax.numpy inside the"
             " function, whatever the values of the batch"
@@ -462,7 +462,7 @@ class Program:
             state_dtype=self.solver.state_dtype,
             stored=self.stored,
             sweeps=self.solver.sweeps,
-            steered=self.solver.outer_optimizer is not None,
+            has_outer=self.solver.outer_optimizer is not None,
         )
 
     def _check_parts(self, arrays: range) -> None:
@@ -493,7 +493,7 @@ class Program:
         self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any, divided: bool = False
     ) -> tuple[tuple[list[Any], Any, jax.Array], dict[int, jax.Array], list[Any]]:
         """One update. Where the batch is divided, its arrays have the parts along a first axis."""
-        own = len(constants) - (self._traced.given if divided else 0)
+        own = len(constants) - (self._traced.batch_arrays if divided else 0)
         fixed, arrays = constants[:own], constants[own:]
         if self.solver.parts > 1:
             self._check_parts(range(own, len(constants)))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pjax.checks import check_whole
-from pjax.engines.stream import Flight, Moved, Parameters, Stream
+from pjax.engines.stream import Flight, Parameters, Stream, Totals
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.chain import Chain, chain_of
@@ -200,7 +200,7 @@ class Streamed:
         shape = (self.micro_batches, groups, size // (groups * self.micro_batches))
         return jax.tree.map(lambda x: jnp.swapaxes(x.reshape(*shape, *x.shape[1:]), 0, 1), batch)
 
-    def _moved(self, chain: Chain, params: Any, state: StreamState, batch: Any) -> tuple[Moved, Flight]:
+    def _totals(self, chain: Chain, params: Any, state: StreamState, batch: Any) -> tuple[Totals, Flight]:
         stream, (axis, samples) = self._stream(chain, params), self._axes
 
         def staged(tree: Any) -> Parameters:
@@ -211,16 +211,16 @@ class Streamed:
 
         given = staged(params), staged(state.velocity), state.flight, self._parts(batch)
 
-        def run(params: Any, velocity: Any, flight: Flight, micros: Any) -> tuple[Moved, Flight]:
+        def run(params: Any, velocity: Any, flight: Flight, micros: Any) -> tuple[Totals, Flight]:
             flight, micros = jax.tree.map(lambda x: x[0], (flight, micros))
             known = velocity if self.predict and not self.flush else None  # drained, nothing moves meanwhile
-            moved, flight = stream.run(params, known, flight, micros, self.flush)
+            totals, flight = stream.run(params, known, flight, micros, self.flush)
             if axis is not None:  # once in an update: what the ends and shared parameters are asked
-                sums = jax.lax.psum((moved.rest, moved.loss, moved.losses), axis)
-                moved = Moved(sums[0], moved.layers, *sums[1:])
+                sums = jax.lax.psum((totals.rest, totals.loss, totals.losses), axis)
+                totals = Totals(sums[0], totals.layers, *sums[1:])
             if samples is not None:
-                moved = jax.lax.pmean(moved, samples)
-            return moved, jax.tree.map(lambda x: x[None], flight)
+                totals = jax.lax.pmean(totals, samples)
+            return totals, jax.tree.map(lambda x: x[None], flight)
 
         if self.sharding is not None:
             spec: Any = PartitionSpec
@@ -231,7 +231,7 @@ class Streamed:
                 run,
                 mesh=self.sharding.mesh,
                 in_specs=(staged_at, staged_at, flight_at, spec(samples)),
-                out_specs=(Moved(*staged_at, spec(), spec()), flight_at),
+                out_specs=(Totals(*staged_at, spec(), spec()), flight_at),
                 check_vma=False,  # ends work on one device alone
             )
         return run(*given)
@@ -253,13 +253,13 @@ def _update(
     streamed: Streamed, fn: Any, params: Any, state: StreamState, batch: Any
 ) -> tuple[Any, StreamState, jax.Array]:
     chain = chain_of(fn, params, jax.tree.map(lambda x: x[0, 0], streamed._parts(batch)))
-    moved, flight = streamed._moved(chain, params, state, batch)
-    loss = moved.loss / moved.losses
+    totals, flight = streamed._totals(chain, params, state, batch)
+    loss = totals.loss / totals.losses
     _, layers = chain.split(params)
-    asked = jax.tree.map(lambda m, x: m.reshape(x.shape), moved.layers, layers)
+    asked = jax.tree.map(lambda m, x: m.reshape(x.shape), totals.layers, layers)
     gradient = jax.tree.map(
         lambda move, x: (-move / streamed.micro_batches).astype(jnp.result_type(x)),
-        chain.join(moved.rest, asked),
+        chain.join(totals.rest, asked),
         params,
     )
     new, updates, outer = stepped(streamed.method.outer_optimizer, gradient, state.outer, params, loss)

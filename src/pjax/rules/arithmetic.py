@@ -31,7 +31,9 @@ def first(chosen: jax.Array) -> jax.Array:
 
 
 def condensed(x: np.ndarray) -> int | np.ndarray:
-    """An array of counts as a positive number, or without axes along which it does not change.
+    """An array of counts, of length one along axes on which it does not change; a number if all are the same.
+
+    Zeros stay an array: who divides by counts looks for them.
 
     >>> condensed(np.array([[3.0, 3.0], [2.0, 2.0]])).tolist(), condensed(np.full((4, 4), 2.0))
     ([[3.0], [2.0]], 2)

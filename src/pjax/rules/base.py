@@ -88,6 +88,7 @@ class Rule(abc.ABC):
 
     name: ClassVar[str]
     is_target: ClassVar[bool] = False
+    """Whether it is a loss, with an operator in the place of an output."""
     many_edges: ClassVar[bool] = False
     """Whether several edges enter each slot of an input: a contraction, whose edges need not be stored."""
     windowed: ClassVar[bool] = False
@@ -104,7 +105,7 @@ class Rule(abc.ABC):
 
     @property
     def steps(self) -> int:
-        """Of a loop."""
+        """How many steps it has, if it is a loop; else 0. Drawings show it."""
         return 0
 
     @property

@@ -156,7 +156,7 @@ def moves(solver: Solver, problem: Problem, node: Node, values: Any, goal: Any, 
     """A node's part of a step: what it reads, its projection, and what it writes."""
     kept: tuple[Any, ...] = ()
     if edges is None:
-        found = solver.part(problem, node, values, goal)
+        found = solver.asks(problem, node, values, goal)
     else:
         after, moved = edges.displaced(problem, node, goal)
         found = [None if w.constant else after.sums(problem, node, i) for i, w in enumerate(node.wires)]

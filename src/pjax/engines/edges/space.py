@@ -1,4 +1,4 @@
-"""States of a whole graph, one object per operation, and the projections onto sets of nodes."""
+"""The edges of a whole graph, one object per operation, and the projections onto sets of nodes."""
 
 import copy
 import dataclasses
@@ -20,10 +20,10 @@ from pjax.graph import fan_out
 from pjax.graph.nodes import Graph, Node
 
 Edges: TypeAlias = Stored | Split | Factored
-State: TypeAlias = dict[int, Edges]
+AllEdges: TypeAlias = dict[int, Edges]
 
 
-def combine(*terms: tuple[float, State]) -> State:
+def combine(*terms: tuple[float, AllEdges]) -> AllEdges:
     """A linear combination of states, edge by edge."""
 
     def one(v: int) -> Edges:
@@ -85,17 +85,17 @@ class EdgeSpace:
         self.cut = tuple(v for v, length in self._history.items() if length is not None and v not in fixed)
         """The nodes whose histories neglect something."""
         self._sets = problem.partition.sets
-        self._place = problem.partition.set_of()
+        self._set_of = problem.partition.set_of()
         ordered = problem.graph.nodes if chooses_orders() else ()
         behind = {n.index: getattr(n.rule, "behind", 0) for n in ordered}
         self._behind = {v: axes for v, axes in behind.items() if axes}
         """How many axes lie behind those of a node's vectors, where there are such."""
         self._kept_inputs = {v: _to_front(problem.inputs[v][0], axes) for v, axes in self._behind.items()}
 
-    def start(self) -> State:
+    def start(self) -> AllEdges:
         """All edges at the forward evaluation."""
         graph, problem = self.problem.graph, self.problem
-        state: State = {}
+        state: AllEdges = {}
         for node in graph.nodes:
             if node.is_parameter:
                 continue
@@ -110,7 +110,7 @@ class EdgeSpace:
             kind = Split if self._history[node.index] is None else Factored
         return kind.spread(self.problem, node, shifts)
 
-    def settle(self, state: State) -> tuple[State, dict[int, jax.Array]]:
+    def settle(self, state: AllEdges) -> tuple[AllEdges, dict[int, jax.Array]]:
         """Cut histories to their length. Returns the largest neglected terms, relative, as well."""
         settled = {v: edges.settled(self._history.get(v) or 0) for v, edges in state.items()}
         return {v: edges for v, (edges, _) in settled.items()}, {v: settled[v][1] for v in self.cut}
@@ -120,23 +120,23 @@ class EdgeSpace:
     # Where a compiler chooses the order in which axes lie in memory, it does not for what a loop keeps: that
     # lies in the order of its axes. So vectors that come with other axes behind theirs are kept so.
 
-    def kept(self, state: State) -> State:
+    def kept(self, state: AllEdges) -> AllEdges:
         """The state as a loop keeps it."""
         return self.problem.narrow(self._turned(state, _to_front))
 
-    def used(self, kept: State) -> State:
+    def used(self, kept: AllEdges) -> AllEdges:
         """The state to compute with: wide, but for those arrays that are read as they are kept."""
         wide: dict[int, Any] = self._turned(self.problem.widen(kept), _to_end)
         splits = {v: edges for v, edges in kept.items() if isinstance(edges, Split)}
         return wide | {v: dataclasses.replace(wide[v], rest=edges.rest) for v, edges in splits.items()}
 
-    def _turned(self, state: State, turn: Callable[..., jax.Array]) -> State:
+    def _turned(self, state: AllEdges, turn: Callable[..., jax.Array]) -> AllEdges:
         return state | {
             v: jax.tree.map(functools.partial(turn, behind=axes), state[v])
             for v, axes in self._behind.items()
         }
 
-    def inside(self, kept: State) -> tuple["EdgeSpace", State]:
+    def inside(self, kept: AllEdges) -> tuple["EdgeSpace", AllEdges]:
         """This space inside a loop, and the state that the loop kept."""
         if not self._behind:
             return self, self.used(kept)
@@ -147,7 +147,7 @@ class EdgeSpace:
         space.problem.inputs = {**self.problem.inputs, **turned}
         return space, self.used(kept)
 
-    def means(self, nodes: Sequence[int], state: State) -> dict[int, jax.Array]:
+    def means(self, nodes: Sequence[int], state: AllEdges) -> dict[int, jax.Array]:
         """For each node, the mean of the edges that leave it."""
         problem = self.problem
         wanted = set(nodes)
@@ -157,11 +157,11 @@ class EdgeSpace:
             add(totals, [(s, part) for s, part in parts if s in wanted])
         return problem.means(totals)
 
-    def project(self, k: int, state: State) -> State:
+    def project(self, k: int, state: AllEdges) -> AllEdges:
         """The projection onto set k: its operations move their inputs, its nodes overwrite what they send."""
         return self.measured(k, state)[0]
 
-    def measured(self, k: int, state: State) -> tuple[State, jax.Array]:
+    def measured(self, k: int, state: AllEdges) -> tuple[AllEdges, jax.Array]:
         """The same, and the sum over the set's nodes of the squared moves of their edges."""
         problem, graph = self.problem, self.problem.graph
         new = dict(state)
@@ -181,11 +181,11 @@ class EdgeSpace:
             if moves.output is not None:
                 values[v] = values[v] + moves.output
         for node in graph.nodes:
-            if not node.is_parameter and self._place[node.index] != k:
+            if not node.is_parameter and self._set_of[node.index] != k:
                 new[node.index] = self._overwritten(k, node, new[node.index], values)
         return new, squared
 
-    def shifted(self, state: State, moves: dict[int, jax.Array]) -> State:
+    def shifted(self, state: AllEdges, moves: dict[int, jax.Array]) -> AllEdges:
         """The state with all edges that leave some nodes moved on."""
         readers = {reader for s in moves for reader, _ in self.problem.graph.readers[s]}
         return self.settle(state | {v: self._moved(v, state[v], moves) for v in readers})[0]
@@ -197,7 +197,7 @@ class EdgeSpace:
         on = self._spread(node, problem.shifts(v, still | moves))
         return edges.combine([(1, edges), (1, on)])
 
-    def extrapolated(self, k: int, before: State, after: State) -> State:
+    def extrapolated(self, k: int, before: AllEdges, after: AllEdges) -> AllEdges:
         """The state after the projection onto set k, with the moves of the edges into its nodes extrapolated.
 
         These edges move on, so that the mean of the edges of each source moves by a factor more. For stored
@@ -223,9 +223,9 @@ class EdgeSpace:
     def _overwritten(self, k: int, node: Node, edges: Edges, values: dict[int, jax.Array]) -> Edges:
         """The edges into a node after its sources in set k have projected."""
         sources = {s for wire in node.wires for s in wire.sources}
-        ours = {s for s in sources if self._place[s] == k}
+        ours = {s for s in sources if self._set_of[s] == k}
         # The constants of a node project with the set after its own.
-        constants = (self._place[node.index] + 1) % len(self._sets) == k
+        constants = (self._set_of[node.index] + 1) % len(self._sets) == k
         problem = self.problem
         if ours == sources and constants:
             return self._spread(node, problem.shifts(node.index, values))
@@ -250,7 +250,7 @@ class EdgeSpace:
             arrays.append(Linear.of(jnp.where(mine, fresh, old.value)))
         return Stored(tuple(arrays))
 
-    def distance(self, first: State, second: State) -> jax.Array:
+    def distance(self, first: AllEdges, second: AllEdges) -> jax.Array:
         """The squared distance of two states."""
         apart = combine((1, first), (-1, second))
         nodes = self.problem.graph.nodes
@@ -273,7 +273,10 @@ def _to_end(x: jax.Array, behind: int) -> jax.Array:
 
 
 class EdgeState(NamedTuple):
-    edges: State
+    """What such a method carries from step to step: see `pjax.optim.solver.Iteration`."""
+
+    edges: AllEdges
+    """As a loop keeps them: see `EdgeSpace.kept`."""
     squared: jax.Array
     neglected: dict[int, jax.Array]
 
@@ -283,9 +286,9 @@ class EdgeIteration:
     """A method that is written as a map on edges."""
 
     space: EdgeSpace
-    advance: Callable[[EdgeSpace, State], tuple[State, Callable[[], jax.Array]]]
+    advance: Callable[[EdgeSpace, AllEdges], tuple[AllEdges, Callable[[], jax.Array]]]
     """A step, and the squared violation that it saw."""
-    shadow: Callable[[EdgeSpace, State], State] = lambda _, z: z
+    shadow: Callable[[EdgeSpace, AllEdges], AllEdges] = lambda _, z: z
     """From a state to the point that the method converges to, where that is not the state itself."""
     measure: bool = False
 

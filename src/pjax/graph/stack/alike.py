@@ -47,8 +47,10 @@ class Signatures(Memo[int]):
 
 
 class Skeletons(Memo[tuple[Any, tuple[Expr, ...]]]):
-    """What expressions do, apart from which constants, members of stacks and entries of arrays they read: the
-    form of each, and what stands at its leaves."""
+    """The form of each expression, and what stands at its leaves.
+
+    The form says what is done, and leaves out to which constants, members of stacks, or entries of arrays.
+    """
 
     def __init__(self, members: Sequence[Sequence[int]]) -> None:
         """``members`` are the nodes of each stack; a stack may have one."""
@@ -118,7 +120,7 @@ def mapped(exprs: Sequence[Expr], built: Sequence[tuple[Expr, bool]]) -> Expr:
     args = tuple(expr for expr, _ in built)
     call = Call(first.call.name, fn, args, first.call.data, ("map", axes, first.call.key))
     shape = (len(exprs), *first.shape)
-    return Expr(shape, first.dtype, first.line, first.depends, first.after, call, first.index)
+    return Expr(shape, first.dtype, first.line, first.depends, first.from_loss, call, first.index)
 
 
 def neighbours(expr: Expr, start: int, length: int, axis: int) -> Expr:

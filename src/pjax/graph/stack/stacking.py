@@ -200,7 +200,7 @@ class _Stacker(Substitution):
         self._unit_of = self._skeleton.places
         self._forms = [self._form(unit) for unit in units]
         self._outputs = [
-            Expr(shape, unit[0].dtype, depends=True, after=unit[0].is_target, node=u)
+            Expr(shape, unit[0].dtype, depends=True, from_loss=unit[0].is_target, node=u)
             for u, (unit, (_, _, shape, _)) in enumerate(zip(units, self._forms, strict=True))
         ]
         super().__init__(
