@@ -13,7 +13,7 @@ from pjax.errors import InputError, PjaxError
 from pjax.graph import read as tracing
 from pjax.optim.callback import call_when
 from pjax.optim.neglect import watched
-from pjax.optim.solver import Solver, check_function, check_solver, compiled
+from pjax.optim.solver import Program, Solver, check_function, check_solver, compiled
 
 P = TypeVar("P")
 
@@ -139,72 +139,7 @@ def solve(
     if solver.check:
         check_finite(traced, leaves)
     program = compiled(solver, traced)
-    dtype = program.partition.graph.dtype
-    limit, largest = (jnp.asarray(x, dtype) for x in (tolerance, jnp.finfo(dtype).max))
-
-    def tell(listener: Any, *values: Any) -> None:
-        program.listeners[int(listener)](*values)
-
-    def run(
-        leaves: list[Any], constants: tuple[Any, ...], limit: jax.Array, listener: jax.Array | None
-    ) -> tuple[Solution[Any], dict[int, jax.Array]]:
-        def from_there(at: _At) -> tuple[_At, jax.Array]:
-            """Step until the constraints hold, from the forward evaluation of some parameters; their loss."""
-            problem = program.problem(at.leaves, constants)
-            iteration = solver.iteration(problem, measure=True)
-            edges, still = max(problem.edges, 1), problem.still
-
-            def per_edge(squared: jax.Array) -> jax.Array:
-                return jnp.sqrt(jnp.maximum(squared, 0) / edges)
-
-            def now(state: Any) -> list[Any]:
-                return program.moved(at.leaves, iteration.parameters(state))
-
-            def more(carry: tuple[Any, _At]) -> jax.Array:
-                _, at = carry
-                return (at.steps < max_steps) & (at.moving > limit) & jnp.isfinite(at.moving)
-
-            def step(carry: tuple[Any, _At]) -> tuple[Any, _At]:
-                state, at = carry
-                state, k = iteration.step(state), at.steps
-                moving, violation = per_edge(state.squared), per_edge(state.squared + still)
-                if listener is not None:
-                    due = every == 1 or (k + 1) % every == 0
-                    call_when(due, tell, listener, k + 1, violation)
-                path = [p.at[k].set(x) for p, x in zip(at.path, now(state), strict=True)] if record else []
-                violations = at.violations.at[k].set(violation)
-                seen: dict[str, Any] = {"moving": moving, "violation": violation, "violations": violations}
-                return state, at._replace(steps=k + 1, **seen, path=path)
-
-            state, end = jax.lax.while_loop(more, step, (iteration.start(), at._replace(moving=largest)))
-            found = state.neglected
-            neglected = {v: jnp.maximum(x, at.neglected[v]) if at.neglected else x for v, x in found.items()}
-            end = end._replace(leaves=now(state), made=end.steps - at.steps, neglected=neglected)
-            return end, problem.loss
-
-        path = [jnp.full((max_steps, *jnp.shape(x)), jnp.nan, jnp.result_type(x)) for x in leaves]
-        zero, violations = jnp.zeros((), jnp.int32), jnp.full(max_steps, jnp.nan, dtype)
-        start = _At(list(leaves), zero, zero, largest, largest, violations, path if record else [], {})
-        at, loss = from_there(start)
-        again = jnp.bool_(False)
-        if program.graph.holds:  # they hold for the choices of the start: what with those of now?
-
-            def changes(at: _At) -> jax.Array:
-                return (at.moving <= limit) & (at.made > 1) & (at.steps < max_steps)
-
-            at = jax.lax.while_loop(changes, lambda at: from_there(at)[0], at)
-            again = at.made > 1
-        if listener is not None and every > 1:
-            call_when(at.steps % every != 0, tell, listener, at.steps, at.violation)
-        converged = (at.violation <= limit) & ~again
-        status = jnp.where(
-            jnp.isfinite(at.violation),
-            jnp.where(converged, Status.CONVERGED, Status.MAX_STEPS),
-            Status.NOT_FINITE,
-        ).astype(jnp.int32)
-        worst = functools.reduce(jnp.maximum, at.neglected.values(), jnp.zeros((), jnp.float32))
-        found = Solution(at.leaves, status, at.steps, at.violations, loss, worst, at.path if record else None)
-        return found, at.neglected
+    limit = jnp.asarray(tolerance, program.partition.graph.dtype)
 
     key = (max_steps, callback is None, every, record)
     listener = None
@@ -215,7 +150,8 @@ def solve(
         listener = jnp.asarray(number, jnp.int32)
 
     def attempt() -> Any:
-        run_compiled = program.solves.setdefault(key, jax.jit(functools.partial(run)))
+        run = functools.partial(_run, program, max_steps, every, record)
+        run_compiled = program.solves.setdefault(key, jax.jit(run))
         return run_compiled(leaves, traced.constants, limit, listener)
 
     solution: Solution[Any] = watched(program, attempt)[0]
@@ -231,6 +167,85 @@ def solve(
             f"violation {float(last):.3g} after {int(solution.steps)} steps: {solution.message}"
         )
     return solution
+
+
+def _run(
+    program: Program,
+    max_steps: int,
+    every: int,
+    record: bool,
+    leaves: list[Any],
+    constants: tuple[Any, ...],
+    limit: jax.Array,
+    listener: jax.Array | None,
+) -> tuple[Solution[Any], dict[int, jax.Array]]:
+    """What `solve` compiles: the solution, and the largest neglected terms of histories, by node.
+
+    ``listener`` is the number of the callback among those of the program, if there is one.
+    """
+    dtype = program.partition.graph.dtype
+    largest = jnp.asarray(jnp.finfo(dtype).max, dtype)
+
+    def tell(listener: Any, *values: Any) -> None:
+        program.listeners[int(listener)](*values)
+
+    def from_there(at: _At) -> tuple[_At, jax.Array]:
+        """Step until the constraints hold, from the forward evaluation of some parameters; their loss."""
+        problem = program.problem(at.leaves, constants)
+        iteration = program.solver.iteration(problem, measure=True)
+        edges, still = max(problem.edges, 1), problem.still
+
+        def per_edge(squared: jax.Array) -> jax.Array:
+            return jnp.sqrt(jnp.maximum(squared, 0) / edges)
+
+        def now(state: Any) -> list[Any]:
+            return program.moved(at.leaves, iteration.parameters(state))
+
+        def more(carry: tuple[Any, _At]) -> jax.Array:
+            _, at = carry
+            return (at.steps < max_steps) & (at.moving > limit) & jnp.isfinite(at.moving)
+
+        def step(carry: tuple[Any, _At]) -> tuple[Any, _At]:
+            state, at = carry
+            state, k = iteration.step(state), at.steps
+            moving, violation = per_edge(state.squared), per_edge(state.squared + still)
+            if listener is not None:
+                due = every == 1 or (k + 1) % every == 0
+                call_when(due, tell, listener, k + 1, violation)
+            path = [p.at[k].set(x) for p, x in zip(at.path, now(state), strict=True)] if record else []
+            violations = at.violations.at[k].set(violation)
+            seen: dict[str, Any] = {"moving": moving, "violation": violation, "violations": violations}
+            return state, at._replace(steps=k + 1, **seen, path=path)
+
+        state, end = jax.lax.while_loop(more, step, (iteration.start(), at._replace(moving=largest)))
+        found = state.neglected
+        neglected = {v: jnp.maximum(x, at.neglected[v]) if at.neglected else x for v, x in found.items()}
+        end = end._replace(leaves=now(state), made=end.steps - at.steps, neglected=neglected)
+        return end, problem.loss
+
+    path = [jnp.full((max_steps, *jnp.shape(x)), jnp.nan, jnp.result_type(x)) for x in leaves]
+    zero, violations = jnp.zeros((), jnp.int32), jnp.full(max_steps, jnp.nan, dtype)
+    start = _At(list(leaves), zero, zero, largest, largest, violations, path if record else [], {})
+    at, loss = from_there(start)
+    again = jnp.bool_(False)
+    if program.graph.holds:  # they hold for the choices of the start: what with those of now?
+
+        def changes(at: _At) -> jax.Array:
+            return (at.moving <= limit) & (at.made > 1) & (at.steps < max_steps)
+
+        at = jax.lax.while_loop(changes, lambda at: from_there(at)[0], at)
+        again = at.made > 1
+    if listener is not None and every > 1:
+        call_when(at.steps % every != 0, tell, listener, at.steps, at.violation)
+    converged = (at.violation <= limit) & ~again
+    status = jnp.where(
+        jnp.isfinite(at.violation),
+        jnp.where(converged, Status.CONVERGED, Status.MAX_STEPS),
+        Status.NOT_FINITE,
+    ).astype(jnp.int32)
+    worst = functools.reduce(jnp.maximum, at.neglected.values(), jnp.zeros((), jnp.float32))
+    found = Solution(at.leaves, status, at.steps, at.violations, loss, worst, at.path if record else None)
+    return found, at.neglected
 
 
 def _is_tolerance(x: Any) -> bool:
