@@ -21,8 +21,8 @@ Operand: TypeAlias = Any
 """What the functions of pjax take: a `Computation`, an array, a number, or a nested list of numbers."""
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""Those behind operators and methods, by name. `pjax.containers.numpy`, which needs the classes of this
-module, hands them in."""
+"""The functions behind operators and methods, by name. `pjax.containers.numpy`, which needs the classes of
+this module, hands them in."""
 
 INSIDE: contextvars.ContextVar[Callable[["Computation"], Any] | None] = contextvars.ContextVar(
     "inside", default=None

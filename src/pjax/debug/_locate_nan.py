@@ -61,7 +61,7 @@ class NotFinite:
     node: NodeInfo | None = None
     """Which node made it, or read what made it; None for a parameter or the loss."""
     line: str = ""
-    """Of the user's code."""
+    """The line of the user's code."""
     inputs: tuple[Range, ...] = ()
     """What went in; in a step, as it was before the step."""
     output: Range | None = None

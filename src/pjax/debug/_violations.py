@@ -56,7 +56,7 @@ class Violations:
     nodes: tuple[NodeInfo, ...]
     """In the order of evaluation, from the inputs to the targets."""
     values: np.ndarray
-    """Of shape ``(steps, nodes)``."""
+    """The violation of each node after each step, of shape ``(steps, nodes)``."""
 
     @property
     def steps(self) -> int:
@@ -205,7 +205,7 @@ def violations(
 
 
 def _violation(problem: Problem, node: Node, values: dict[int, jax.Array]) -> jax.Array:
-    """Of one node, given the displacements of all."""
+    """The violation of one node, given the displacements of all."""
     v = node.index
     shifts = problem.shifts(v, values)
     read = None

@@ -60,7 +60,7 @@ class Form:
     task: str = "classes"
     """``"classes"`` or ``"regression"``."""
     shape: tuple[int, ...] = ()
-    """Of one input."""
+    """The shape of one input."""
     outputs: int = 0
     """How many classes there are, or how many numbers to predict."""
     shift: tuple[float, ...] = ()
@@ -68,7 +68,7 @@ class Form:
     scale: tuple[float, ...] = ()
     """What it is then divided by."""
     dtype: str = "float32"
-    """Of inputs, as the network sees them."""
+    """The type of inputs, as the network sees them."""
     labels: tuple[str, ...] = ()
     """Names of the classes; without, they are numbers."""
     columns: tuple[tuple[str, tuple[str, ...] | None], ...] = ()

@@ -70,7 +70,7 @@ class Chain:
         return {**rest, "layers": layers}
 
     def number(self, params: Any) -> int:
-        """Of layers."""
+        """How many layers there are."""
         _, layers = self.split(params)
         sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(layers)}
         if len(sizes) != 1 or () in sizes:
@@ -309,7 +309,7 @@ def _cuts(program: _Program) -> list[Any]:
 
 
 def _block_key(program: _Program, a: Any, b: Any) -> Any:
-    """The same for blocks of equations that do the same; one of its own where they read the batch."""
+    """A key that is the same for blocks that do the same; one of its own where a block reads the batch."""
     block, leaves = program.between([a], [b]), set(program.leaves)
     if any(v != a and program.on(v) == (False, True) for v in block.invars):
         return object()

@@ -103,7 +103,7 @@ def _joined(
 
 
 def form_key(form: Form) -> Any:
-    """The same for forms that are the same function."""
+    """A key that is the same for forms that are the same function."""
     numbers = {id(x): i for i, x in enumerate((*form.bases, *form.constants, *form.steps))}
 
     def name(operand: Any) -> Any:
@@ -410,7 +410,7 @@ def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
 
 
 def _power(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Of two values that move."""
+    """A power of which both values move."""
     return jnp.exp(y * jnp.log(x))
 
 

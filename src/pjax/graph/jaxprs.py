@@ -151,7 +151,7 @@ def is_variable(v: Any) -> bool:
 
 
 def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
-    """The same for jaxprs that do the same with the same captured arrays.
+    """A key that is the same for jaxprs that do the same with the same captured arrays.
 
     ``stated``: whether derivatives that users state are part of what they do.
     """
@@ -176,7 +176,7 @@ def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
 
 
 def params_key(eqn: jex.JaxprEqn, stated: bool = True) -> Any:
-    """The same for static arguments that mean the same. What inner jaxprs captured is none of them."""
+    """A key that is the same for static arguments that mean the same; without what inner jaxprs captured."""
     if eqn.primitive.name in WRAPPERS:  # only what is inside matters
         inside = jaxpr_key(opened(wrapped(eqn)), stated)
         return (inside, _derivative_key(eqn)) if stated and states_derivative(eqn) else inside
@@ -185,7 +185,7 @@ def params_key(eqn: jex.JaxprEqn, stated: bool = True) -> Any:
 
 
 def _derivative_key(eqn: jex.JaxprEqn) -> Any:
-    """The same for derivatives that do the same. Arrays that they captured count by their values."""
+    """A key that is the same for derivatives that do the same; captured arrays count by their values."""
 
     def is_real(v: Any) -> bool:
         return jnp.issubdtype(v.aval.dtype, jnp.inexact)

@@ -80,7 +80,7 @@ CLASSES = (
         lambda losses, _: -losses[..., None],
     ),
 )
-"""Of labels that are classes."""
+"""How cross-entropies are spelt whose labels are classes."""
 
 PROBABILITIES = (
     Spelling(lambda x, y: jnp.sum(y * jax.nn.log_softmax(x), -1), _shares, _scores),
@@ -88,10 +88,10 @@ PROBABILITIES = (
     Spelling(lambda x, y: jnp.sum(y * jax.nn.log_softmax(x)), _shares, _score),
     Spelling(lambda x, y: jnp.sum(jax.nn.log_softmax(x) * y), _shares, _score),
 )
-"""Of labels that are probabilities, or those times a weight."""
+"""How they are spelt where labels are probabilities, or those times a weight."""
 
 ENDS = frozenset({"sub", "gather", "reduce_sum"})
-"""The equations that all of them end in."""
+"""The equations in which all spellings end."""
 
 
 def cross_entropy(out: Expr, made: Mapping[int, Made]) -> tuple[Spelling, Expr, Expr] | None:

@@ -85,7 +85,7 @@ class _At(NamedTuple):
     leaves: list[Any]
     steps: jax.Array
     made: jax.Array
-    """Of these, with the choices of now."""
+    """How many of these were made since choices (indices, orders, branches) were last made."""
     moving: jax.Array
     """The violation of constraints that parameters can change."""
     violation: jax.Array
@@ -150,8 +150,8 @@ def solve(
         listener = jnp.asarray(number, jnp.int32)
 
     def attempt() -> Any:
-        run = functools.partial(_run, program, max_steps, every, record)
-        run_compiled = program.solves.setdefault(key, jax.jit(run))
+        own = functools.partial(run, program, max_steps, every, record)
+        run_compiled = program.solves.setdefault(key, jax.jit(own))
         return run_compiled(leaves, traced.constants, limit, listener)
 
     solution: Solution[Any] = watched(program, attempt)[0]
@@ -169,7 +169,7 @@ def solve(
     return solution
 
 
-def _run(
+def run(
     program: Program,
     max_steps: int,
     every: int,

@@ -161,7 +161,7 @@ class Streamed:
 
     @property
     def _axes(self) -> tuple[str | None, str | None]:
-        """Of stages and of samples."""
+        """The mesh axes over which stages and samples are divided; None where they are not."""
         if self.sharding is None:
             return None, None
         names = (*self.sharding.spec, None)[:2]

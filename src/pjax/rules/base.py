@@ -72,7 +72,7 @@ class Place:
     point: jax.Array
     """The output there; zero for a target, whose losses nobody reads."""
     weight: Any = 1.0
-    """Of the output."""
+    """The weight of the output in the projection."""
     read: jax.Array | None = None
     """Which scalars of the output are read at all; None where all are."""
     fixed: int | None = None

@@ -34,7 +34,7 @@ class Contraction(Rule):
     name: ClassVar[str] = "dot"
     many_edges: ClassVar[bool] = True
     shapes: tuple[tuple[int, ...], ...]
-    """Of both inputs."""
+    """The shapes of both inputs."""
     dtypes: tuple[Any, ...]
     result: Any = dataclasses.field(default=None, kw_only=True)
     """The type of the output, as the program says; None: that of the inputs."""
@@ -51,12 +51,12 @@ class Contraction(Rule):
         """The sum of the dot products of several pairs."""
 
     operation: ClassVar[Callable[..., jax.Array]]
-    """Of JAX, for `pair`."""
+    """The function of JAX that `pair` is."""
 
     @property
     @abc.abstractmethod
     def settings(self) -> tuple[Any, ...]:
-        """Of the operation, after its arrays."""
+        """The arguments of `operation` behind its arrays."""
 
     def _plain(self, x: jax.Array, y: jax.Array, *settings: Any, result: Any = jnp.float32) -> jax.Array:
         """`pair` as the operation, in a type or in that of the inputs, if this is wider.
@@ -216,7 +216,7 @@ class Contraction(Rule):
             return [m.other, m.lam, *scattered(lambda i: both[i] if both else m.along(i, self.length))]
 
         def looking(own: jax.Array) -> list[jax.Array]:
-            """The same; hardly ever is there a sphere, and without one the sums are those of one array."""
+            """Like `with_spheres`, by the sums of one array where there is no sphere, as nearly always."""
 
             def on_spheres() -> list[jax.Array]:
                 found = spheres(*squares_of_both(), _where_read(at, goal - drift), at.weight)

@@ -12,7 +12,7 @@ from pjax.rules.base import Arrays, Primitive, Projection, Weight
 from pjax.rules.scalar import Function
 
 ROUNDS = 8
-"""Of Gauss and Newton."""
+"""How many steps of Gauss and Newton are made."""
 _PROBES = 2
 
 

@@ -133,7 +133,7 @@ class _Rays:
         self.knots = jnp.where(far > 0, jnp.exp(knots), 0)
         """Distances between which points are evenly spread, by their logarithms."""
         self.ratios = jnp.exp(jnp.diff(knots, axis=0) / counts)
-        """Of one distance to the one before it, from each knot to the next."""
+        """From each knot to the next, the ratio of a distance to the one before it."""
         self.inner, self.radius = jnp.clip(middles, -radius, radius), radius
         self.sides = jnp.asarray([1, -1], radius.dtype).reshape(-1, *[1] * middles.ndim)
 
@@ -162,7 +162,7 @@ class Seen(NamedTuple):
     """What is known of the points on one side, up to some point. Values are in units of the search."""
 
     distance: jax.Array
-    """Of the last point from its centre."""
+    """How far the last point is from its centre."""
     t: tuple[jax.Array, ...]
     """The last three points."""
     a: tuple[jax.Array, ...]
@@ -170,7 +170,7 @@ class Seen(NamedTuple):
     piece: tuple[jax.Array, ...]
     """How near the nearest piece comes, where, and how far from there to search."""
     point: tuple[jax.Array, ...]
-    """The same for the best point, as deep as a parabola through it and its neighbours goes."""
+    """Like `piece`, for the best point: as deep as a parabola through it and its neighbours goes."""
 
 
 def _pieces(curve: Curve, rays: _Rays, size: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -237,7 +237,7 @@ def _deeper(before: jax.Array, after: jax.Array, fall: jax.Array, rise: jax.Arra
 
 
 def _better(one: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    """Of two the one whose first number is smaller."""
+    """Number by number, the one of two whose first array is smaller."""
     return tuple(jnp.where(other[0] < one[0], new, old) for old, new in zip(one, other, strict=True))
 
 

@@ -226,7 +226,7 @@ class _Stacker(Substitution):
         )
 
     def _form(self, unit: tuple[Node, ...]) -> tuple[Any, tuple[bool, ...], tuple[int, ...], int]:
-        """Of a unit: its rule, which inputs are stacked, its shape, and the axis of its members."""
+        """The rule of a unit, which of its inputs are stacked, its shape, and the axis of its members."""
         first, n = unit[0], len(unit)
         if n == 1:
             return first.rule, (False,) * len(first.inputs), first.shape, 0

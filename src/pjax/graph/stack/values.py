@@ -168,7 +168,7 @@ class _Chain:
         return best
 
     def _kind(self, step: int) -> Any:
-        """The same for steps that are alike."""
+        """A key that is the same for steps that are alike."""
         nodes = [self._graph.original.nodes[v] for v in self._steps[step]]
         units = [self._unit(node.index) for node in nodes]
         if len(set(units)) < len(units):

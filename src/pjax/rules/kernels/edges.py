@@ -25,7 +25,7 @@ class Projected(NamedTuple):
     """What a projection does to the edges of a contraction."""
 
     moves: tuple[jax.Array, jax.Array]
-    """Of the edges of either input: shape ``(*out, K)``."""
+    """How far the edges of either input move: shape ``(*out, K)``."""
     totals: tuple[jax.Array, jax.Array]
     """For each slot of either input, the sum of the moves of its edges."""
     lam: jax.Array
