@@ -29,7 +29,7 @@ from pjax.devices import rows, separate_arrays, several
 from pjax.graph import wires as layout
 from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition
-from pjax.graph.stack import values as rolling
+from pjax.graph.stack import values
 from pjax.graph.stack.alike import Signatures, Skeletons, mapped, neighbours, places, together
 from pjax.graph.wires import Evaluator, Expr, Substitution, Wire
 
@@ -54,7 +54,7 @@ class StackedGraph(Graph):
         nudges: Mapping[int, jax.Array] = MappingProxyType({}),
     ) -> tuple[Evaluator, dict[int, Any]]:
         assert softness is None and not nudges  # methods that sweep stack nothing
-        return rolling.evaluate(self, constants, leaves)
+        return values.evaluate(self, constants, leaves)
 
     @property
     def shardings(self) -> Mapping[int, NamedSharding]:
