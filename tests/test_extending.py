@@ -322,6 +322,51 @@ def test_a_target_is_registered_by_the_same_call():
     assert loss == 2.0
 
 
+def changed(kind, **namespace):
+    """A rule like another, with some methods in the place of its own."""
+    namespace["name"] = "changed"
+    return dataclasses.make_dataclass("Changed", [], bases=(kind,), frozen=True, namespace=namespace)()
+
+
+def without_weight(_, inputs, output):
+    return inputs, output
+
+
+def other_weight(_, inputs, output, w=1.0):
+    return inputs, output + 0 * w
+
+
+def sum_of_all(_, predictions, labels):
+    return jnp.sum(jnp.abs(predictions - labels))
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubled(pjax.Primitive):
+    """A whole array, twice."""
+
+    name = "doubled"
+    joint = True
+
+    def forward(self, x):
+        return 2 * x
+
+    def project(self, inputs, output, weight=1.0):
+        x = (inputs[0] + 2 * weight * output) / (1 + 4 * weight)
+        return (x,), 2 * x
+
+
+def test_a_joint_rule_that_takes_one_copy_alone_is_not_checked():
+    pjax.register_primitive(Doubled(), [[(3,)]])
+    with pytest.raises(pjax.InputError, match=r"Doubled is joint.*write a test of its own"):
+        check_registered("doubled", samples=16)
+
+
+def test_a_projection_with_another_name_for_the_weight():
+    pjax.register_primitive(changed(pjax.rules.Identity, project=other_weight), [[()]])
+    with pytest.raises(AssertionError, match="the weight is 1 by default"):
+        check_registered("changed", samples=16)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -331,6 +376,21 @@ def test_a_target_is_registered_by_the_same_call():
         (
             lambda: pjax.register_primitive(pjax.rules.Max(), [[(3,)]], equation="cummax"),
             "core = 0 can stand for the equation",
+        ),
+        (lambda: pjax.register_primitive(Doubled(), [[(3,), (3,)]]), "forward must take the inputs"),
+        (lambda: pjax.register_primitive(pjax.rules.Max(), [[(1.5,)]]), "each length of a shape"),
+        (
+            lambda: pjax.register_primitive(changed(pjax.rules.Identity, project=without_weight), [[()]]),
+            r"project must take \(inputs, output, weight=1.0\)",
+        ),
+        (lambda: pjax.register_primitive(Absolute(), [[()]]), r"the axis of classes, such as \[\[\(3,\)\]\]"),
+        (
+            lambda: pjax.register_primitive(changed(Absolute, forward=sum_of_all), [[()]], labels="numbers"),
+            r"one loss for each copy, of shape \(2, 3\)",
+        ),
+        (
+            lambda: pjax.register_primitive(changed(Absolute, displace=sum_of_all), [[()]], labels="numbers"),
+            "how the predictions move, of shape",
         ),
     ],
 )

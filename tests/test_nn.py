@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -914,6 +915,14 @@ def test_several_models_at_once(name):
 
 
 # Freezing.
+
+
+def test_modules_can_be_pickled():
+    image = nn.Sequential(nn.Conv2D(1, 2, 3), nn.MaxPool(2), nn.Concat(nn.Linear(2, 3), nn.ReLU(3)))
+    for model in (image, nn.RNN(5, [3]), nn.MultiHeadAttention(4, heads=2)):
+        again = pickle.loads(pickle.dumps(model))
+        assert repr(again) == repr(model)
+        same(again.init(KEY), model.init(KEY))
 
 
 def test_freezing_divides_by_name():

@@ -405,3 +405,15 @@ def test_a_primitive_of_ones_own():
 def test_check_projection_rejects_unknown_labels():
     with pytest.raises(ValueError, match="classes"):
         check_projection(Identity(), [[()]], labels="words")
+
+
+@pytest.mark.parametrize(
+    ("rule", "shapes", "options", "message"),
+    [
+        (3, [[()]], {}, "expected an instance of pjax.Primitive"),
+        (Identity(), [[()]], {"dtype": jnp.float64}, "dtype must be one of float64, float32"),
+    ],
+)
+def test_check_projection_says_what_it_takes(rule, shapes, options, message):
+    with pytest.raises(pjax.InputError, match=message):
+        check_projection(rule, shapes, samples=16, **options)

@@ -559,3 +559,18 @@ def test_a_function_may_go_on_after_its_set():
     solver = optim.DouglasRachford(steps_per_update=200)
     found, _ = solver.update(lambda x: pjax.constrain(x, sets.NonNegative()).sum(), jnp.ones(3))
     np.testing.assert_allclose(pjax.constrain(found, sets.NonNegative()), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("into", "shape", "options", "message"),
+    [
+        (sets.Ball, (3,), {}, "expected a set of pjax.sets"),
+        (sets.Ball(2.0), (2.5,), {}, "each length of the shape must be a whole number"),
+        (sets.Ball(2.0), (), {}, "has 1 axes"),
+        (sets.Ball(2.0), (3,), {"samples": 0}, "samples must be a whole number"),
+        (sets.Ball(2.0), (3,), {"dtype": np.float32}, "dtype must be one of float64, float32"),
+    ],
+)
+def test_check_set_says_what_it_takes(into, shape, options, message):
+    with pytest.raises(pjax.InputError, match=message):
+        check_set(into, shape, **options)

@@ -208,6 +208,15 @@ def layers_in_a_scan(params, batch):
     return pjax.cross_entropy(x @ params["out"], batch[1])
 
 
+def layers_in_a_scan_from_the_last(params, batch):
+    x, layers = batch[0] @ params["in"], params["layers"]
+
+    def layer(x, own):
+        return x + jax.nn.relu(x @ own["w"] + own["b"]), None
+
+    return pjax.cross_entropy(jax.lax.scan(layer, x, layers, reverse=True)[0] @ params["out"], batch[1])
+
+
 def time(params, batch):
     """A recurrent network whose every state counts; its steps share their weights."""
     x = params["in"][batch[0]].swapaxes(0, 1)
@@ -229,11 +238,12 @@ def cases():
     return {
         "blocks": (layers_in_a_loop, blocks, BATCH),
         "scan": (layers_in_a_scan, params, BATCH),
+        "reversed": (layers_in_a_scan_from_the_last, params, BATCH),
         "time": (time, shared, (text, text % 4)),
     }
 
 
-@pytest.mark.parametrize("name", ["blocks", "scan", "time"])
+@pytest.mark.parametrize("name", ["blocks", "scan", "reversed", "time"])
 def test_layers_blocks_and_time_steps_are_found(name):
     fn, params, batch = cases()[name]
     found, state, _ = trained(

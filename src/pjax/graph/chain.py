@@ -101,12 +101,14 @@ class _Found(Chain):
     program: "_Program"
     own: tuple[tuple[int, ...], ...]
     """For each array of a layer, the places of the parameters that it is stacked of; one: it is a stack."""
+    order: slice
+    """From the layers of a stack to those of the chain: the last first, where a scan is reversed."""
 
     def split(self, params: Any) -> tuple[Any, Any]:
         leaves = jax.tree.leaves(params)
         taken = {i for places in self.own for i in places}
         layers = [
-            leaves[places[0]] if len(places) == 1 else jnp.stack([leaves[i] for i in places])
+            leaves[places[0]][self.order] if len(places) == 1 else jnp.stack([leaves[i] for i in places])
             for places in self.own
         ]
         return [leaf for i, leaf in enumerate(leaves) if i not in taken], layers
@@ -114,7 +116,8 @@ class _Found(Chain):
     def join(self, rest: Any, layers: Any) -> Any:
         found: dict[int, Any] = {}
         for places, stack in zip(self.own, layers, strict=True):
-            found |= {places[0]: stack} if len(places) == 1 else dict(zip(places, stack, strict=True))
+            one = len(places) == 1
+            found |= {places[0]: stack[self.order]} if one else dict(zip(places, stack, strict=True))
         others = iter(rest)
         leaves = [found[i] if i in found else next(others) for i in range(self.program.parameters.num_leaves)]
         return jax.tree.unflatten(self.program.parameters, leaves)
@@ -247,7 +250,8 @@ def _from_scan(program: _Program) -> Chain | None:
         known = program.given(rest, taken, batch) | dict(zip(scan.outvars, [*state, *outs], strict=True))
         return program.evaluate(program.jaxpr.outvars, known)
 
-    return _Found(first, layer, last, length, program, tuple((i,) for i in taken))
+    order = slice(None, None, -1 if reverse else None)
+    return _Found(first, layer, last, length, program, tuple((i,) for i in taken), order)
 
 
 def _from_blocks(program: _Program) -> Chain | None:
@@ -290,7 +294,7 @@ def _from_blocks(program: _Program) -> Chain | None:
         return program.evaluate(program.jaxpr.outvars, {**program.given(rest, taken, batch), cuts[-1]: wire})
 
     own = tuple(tuple(places[v] for v in slot) for slot in varying)
-    return _Found(first, layer, last, len(cuts) - 1, program, own)
+    return _Found(first, layer, last, len(cuts) - 1, program, own, slice(None))
 
 
 def _cuts(program: _Program) -> list[Any]:

@@ -20,8 +20,18 @@ from pjax.errors import InputError
 Initialiser: TypeAlias = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 """A function of a key, a shape and a dtype, such as those of `jax.nn.initializers`."""
 
-KEEPING_SIZE: Initialiser = jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
-"""For weights of linear layers and convolutions: their outputs are of the size of their inputs."""
+
+# JAX's own are made inside of functions, and cannot be pickled.
+
+
+def keeping_size(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """For weights of linear layers and convolutions: their outputs are of the size of their inputs."""
+    return jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")(key, shape, dtype)
+
+
+def of_size_one(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """For weights of which each output reads one."""
+    return jax.nn.initializers.normal(1.0)(key, shape, dtype)
 
 
 class Parameter:

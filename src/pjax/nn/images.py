@@ -6,7 +6,7 @@ from typing import Any
 from pjax.checks import check_whole
 from pjax.containers import numpy as pnp
 from pjax.containers.computation import Operand
-from pjax.nn._module import KEEPING_SIZE, Initialiser, Module, Parameter
+from pjax.nn._module import Initialiser, Module, Parameter, keeping_size
 from pjax.nn.layers import check_shape, padding_setting, pair
 from pjax.rules.windows import Padding
 
@@ -52,7 +52,7 @@ class Conv2D(Module):
         self.strides = pair("Conv2D", "strides", strides)
         self.padding = padding_setting("Conv2D", padding)
         shape = (*self.kernel_size, self.in_features, self.out_features)
-        self.weight = Parameter(shape, initialiser or KEEPING_SIZE)
+        self.weight = Parameter(shape, initialiser or keeping_size)
         self.bias = Parameter(self.out_features) if bias else None
 
     def __call__(self, x: Operand) -> Any:

@@ -12,7 +12,7 @@ from pjax.containers import numpy as pnp
 from pjax.containers.computation import Computation, Operand
 from pjax.containers.lift import describe, lift
 from pjax.errors import InputError
-from pjax.nn._module import KEEPING_SIZE, Initialiser, Module, Parameter
+from pjax.nn._module import Initialiser, Module, Parameter, keeping_size, of_size_one
 from pjax.rules import Quantize as _Quantize
 from pjax.rules.windows import Padding, explicit_padding
 
@@ -91,7 +91,7 @@ class Linear(Module):
         self.in_features = check_whole("Linear: in_features", in_features)
         self.out_features = check_whole("Linear: out_features", out_features)
         shape = (self.in_features, self.out_features)
-        self.weight = Parameter(shape, initialiser or KEEPING_SIZE)
+        self.weight = Parameter(shape, initialiser or keeping_size)
         self.bias = Parameter(self.out_features) if bias else None
 
     def __call__(self, x: Operand) -> Any:
@@ -123,8 +123,7 @@ class Embedding(Module):
     def __init__(self, num: int, features: int, *, initialiser: Initialiser | None = None) -> None:
         self.num = check_whole("Embedding: num", num)
         self.features = check_whole("Embedding: features", features)
-        initialiser = initialiser or jax.nn.initializers.normal(1.0)
-        self.weight = Parameter((self.num, self.features), initialiser)
+        self.weight = Parameter((self.num, self.features), initialiser or of_size_one)
 
     def __call__(self, x: Operand) -> Any:
         """The vectors of the codes, of shape ``(*x.shape, features)``."""

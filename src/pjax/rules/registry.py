@@ -1,11 +1,14 @@
 """The one list of primitives and targets, with what is needed to check each."""
 
 import dataclasses
+import inspect
+import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from pjax.checks import check_whole
 from pjax.errors import InputError
 from pjax.rules.base import Primitive, Target
 from pjax.rules.divide import Divide
@@ -85,14 +88,13 @@ def check_form(example: Example) -> None:
         raise InputError(
             f"{type(rule).__name__}: shapes must list at least one case to check, such as [[()]]; got none"
         )
-    if not rule.is_target:
-        for case in example.shapes:
-            _check_primitive(rule, case)
-    elif example.labels not in ("classes", "probabilities", "numbers"):
+    if example.labels not in ("classes", "probabilities", "numbers"):
         raise InputError(
             f"{type(rule).__name__}: labels must be 'classes', 'probabilities' or 'numbers', got"
             f" {example.labels!r}"
         )
+    for case in example.shapes:
+        check_case(rule, case, example.labels)
 
 
 def _check_class(rule: Primitive | Target) -> None:
@@ -132,16 +134,47 @@ def _check_name(rule: Primitive | Target) -> None:
             )
 
 
-def _check_primitive(rule: Any, case: tuple[tuple[int, ...], ...]) -> None:
+def check_case(rule: Any, case: tuple[tuple[int, ...], ...], labels: str = "classes") -> None:
+    """Refuse a rule whose methods do not take copies of inputs of these shapes, or return something else."""
+    kind = type(rule).__name__
+    for length in itertools.chain(*case):
+        check_whole(f"{kind}: each length of a shape", length, 0)
     wrong = [shape for shape in case if len(shape) != rule.core]
-    if wrong and not rule.joint:
+    if wrong and not getattr(rule, "joint", False):
         raise InputError(
-            f"{type(rule).__name__} has core = {rule.core}, so one copy of every input has {rule.core} axes;"
+            f"{kind} has core = {rule.core}, so one copy of every input has {rule.core} axes;"
             f" got the shape {wrong[0]}"
         )
+    if rule.is_target:
+        _check_target(rule, case, labels)
+    else:
+        _check_primitive(rule, case)
+
+
+def _check_target(rule: Any, case: tuple[tuple[int, ...], ...], labels: str) -> None:
+    if len(case) != 1 or (labels == "classes" and not rule.core):
+        raise InputError(
+            f"{type(rule).__name__}: each case for a target is the shape of one copy of the predictions,"
+            " which for labels='classes' ends in the axis of classes, such as [[(3,)]]; got"
+            f" {case} with labels={labels!r}"
+        )
+    predictions = jax.ShapeDtypeStruct((2, 3, *case[0]), jnp.float32)
+    classes = jax.ShapeDtypeStruct(predictions.shape[:-1], jnp.int32)
+    marks = classes if labels == "classes" else predictions
+    whats = "one loss for each copy", "how the predictions move"
+    for method, what, wanted in zip(("forward", "displace"), whats, ((2, 3), predictions.shape), strict=True):
+        found = _found(rule, method, predictions, marks)
+        if getattr(found, "shape", None) != wanted:
+            raise InputError(
+                f"{type(rule).__name__}: {method} must return {what}, of shape {wanted} for predictions of"
+                f" shape {predictions.shape}; got {found}"
+            )
+
+
+def _check_primitive(rule: Any, case: tuple[tuple[int, ...], ...]) -> None:
     leading = () if rule.joint else (2, 3)
     inputs = [jax.ShapeDtypeStruct((*leading, *shape), jnp.float32) for shape in case]
-    found = jax.eval_shape(rule.forward, *inputs)
+    found = _found(rule, "forward", *inputs)
     shape, dtype = (getattr(found, name, None) for name in ("shape", "dtype"))
     if shape is None or (shape != leading and not rule.joint) or dtype != jnp.float32:
         raise InputError(
@@ -149,13 +182,27 @@ def _check_primitive(rule: Any, case: tuple[tuple[int, ...], ...]) -> None:
             f" float32[2,3] for inputs of shapes {', '.join(str(x.shape) for x in inputs)}; got {found}"
         )
     output = jax.ShapeDtypeStruct(shape, jnp.float32)
-    projected = jax.eval_shape(rule.project, tuple(inputs), output)
+    projected = _found(rule, "project", tuple(inputs), output, output)  # a weight for each copy
     kinds = [jax.tree.map(lambda x: (x.shape, x.dtype), p) for p in (projected, (tuple(inputs), output))]
     if kinds[0] != kinds[1]:
         raise InputError(
             f"{type(rule).__name__}: project must return a tuple of the inputs and the output, with their"
             f" shapes and types; got {projected}"
         )
+
+
+def _found(rule: Any, method: str, *arguments: Any) -> Any:
+    """What a method returns for arrays of these shapes; refused where it does not take so many arguments."""
+    function = getattr(rule, method)
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        takes = {"forward": "the inputs, whose shapes each case lists", "displace": "predictions and labels"}
+        raise InputError(
+            f"{type(rule).__name__}: {method} must take {takes.get(method, '(inputs, output, weight=1.0)')};"
+            f" of {len(arguments)} arguments: {error}"
+        ) from None
+    return jax.eval_shape(function, *arguments)
 
 
 def _same(inputs: int) -> tuple[tuple[tuple[int, ...], ...], ...]:

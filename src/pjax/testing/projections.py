@@ -14,6 +14,7 @@ import numpy as np
 from pjax.checks import check_name
 from pjax.errors import InputError
 from pjax.rules import Example, Primitive, Target, registered
+from pjax.rules.registry import check_case
 from pjax.testing import report, search
 from pjax.testing.report import Report, Shapes, Witness
 
@@ -65,7 +66,8 @@ def check_projection(
         scale: for a target, the factor :math:`s`, or ``None``.
         samples: number of points for each case, or one number per case.
         scales: smallest and largest size of the inputs. Targets are up to 100 times the natural size.
-        dtype: the type in which the rule computes. The search always uses float64.
+        dtype: the type in which the rule computes, ``"float64"`` or ``"float32"``. The search always uses
+            float64.
         key: seed.
 
     Returns:
@@ -79,13 +81,19 @@ def check_projection(
     16
     """
     check_name("labels", labels, ("classes", "probabilities", "numbers"))
-    limit = report.TOLERANCE.get(dtype, 1.0)
+    check_name("dtype", dtype, report.TOLERANCE)
+    if not isinstance(rule, Primitive | Target):
+        raise InputError(f"expected an instance of pjax.Primitive or pjax.Target, got {rule!r:.120}")
+    for case in shapes:
+        check_case(rule, tuple(map(tuple, case)), labels)
+        _check_apart(rule, case)
+    limit = report.TOLERANCE[dtype]
     if rule.is_target and scale is None:
         limit = max(limit, 4 / _HARD)
     if not rule.is_target:
-        default = inspect.signature(rule.project).parameters["weight"].default
-        if default != 1:
-            raise AssertionError(f"{rule.name}: the weight is 1 by default: got {default!r}.")
+        weight = inspect.signature(rule.project).parameters.get("weight")
+        if weight is None or weight.default != 1:
+            raise AssertionError(f"{rule.name}: the weight is 1 by default: got {weight}.")
     reports = []
     kind = _TargetCheck if rule.is_target else _Check
     given = frozenset(constant), frozenset(sided), labels, scale
@@ -98,6 +106,16 @@ def check_projection(
             check.extremes(points)
         reports.append(check.run(points, number + key))
     return report.worst(reports)
+
+
+def _check_apart(rule: Primitive | Target, case: Sequence[Sequence[int]]) -> None:
+    """Refuse a rule of whole arrays that cannot be given many copies at once."""
+    inputs = [jax.ShapeDtypeStruct((2, *shape), np.float32) for shape in case]
+    if getattr(rule, "joint", False) and jax.eval_shape(rule.forward, *inputs).shape != (2,):
+        raise InputError(
+            f"{type(rule).__name__} is joint, and its forward does not give one number for each of several"
+            " copies along leading axes, which is what is checked here: write a test of its own"
+        )
 
 
 def check_registered(*names: str, **options: Any) -> Report:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from pjax.checks import check_name, check_whole
+from pjax.errors import InputError
 from pjax.sets import Constrain, Set
 from pjax.testing import report
 from pjax.testing.report import Report, Witness
@@ -36,8 +38,15 @@ def check_set(into: Set, shape: Sequence[int], *, samples: int = 256, dtype: str
     >>> check_set(Ball(2.0), (3,), samples=16).points
     16
     """
+    check_name("dtype", dtype, report.TOLERANCE)
+    check_whole("samples", samples)
+    if not isinstance(into, Set):
+        raise InputError(f"check_set: expected a set of pjax.sets, such as Ball(2.0); got {into!r:.120}")
+    lengths = np.atleast_1d(shape).tolist()
+    shape = tuple(check_whole("check_set: each length of the shape", length) for length in lengths)
+    if len(shape) < into.core:
+        raise InputError(f"check_set: a member of {into!r:.120} has {into.core} axes; got the shape {shape}")
     rng = np.random.default_rng(0)
-    shape = tuple(shape)
     ones = [1] * len(shape)
     first, second = (a.astype(dtype) for a in report.drawn_inputs(rng, samples, (shape, shape)))
     extreme = np.resize([0.0, 1e-9, 1e9, 1.0], (16, *ones)) * rng.choice([-1, 1], (16, *shape))
