@@ -111,9 +111,7 @@ class Problem:
             return self.graph.loss(evaluate)
 
         factors = jax.grad(total)(losses)
-        counted = (
-            jnp.where(factors[v] == 0, 0, jnp.abs(x)) if v in summed else jnp.abs(x) for v, x in losses.items()
-        )
+        counted = (jnp.where((factors[v] == 0) & (v in summed), 0, jnp.abs(x)) for v, x in losses.items())
         return sum((x.astype(self.dtype).sum() for x in counted), start=jnp.zeros((), self.dtype))
 
     @property
