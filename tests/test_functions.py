@@ -257,6 +257,19 @@ def test_samples_with_a_mask_of_zero_do_not_move_anything(method):
     assert not jnp.array_equal(first, PARAMS["a"])
 
 
+@pytest.mark.parametrize("method", [optim.AlternatingProjections, optim.DouglasRachford])
+def test_a_parameter_without_a_number_stands_beside_others(method):
+    def moved(fn):
+        params = {"prompt": jnp.zeros((0, 3)), "words": jnp.ones((2, 3))}
+        return method(steps_per_update=2).update(
+            lambda p: pjax.squared_error(fn(p), jnp.zeros((2, 3))), params
+        )[0]
+
+    found = moved(lambda p: 2.0 * jnp.concatenate([p["prompt"], p["words"]]))
+    np.testing.assert_array_equal(found["words"], moved(lambda p: 2.0 * p["words"])["words"])
+    assert found["prompt"].shape == (0, 3)
+
+
 WRITTEN_OUT = {
     "cross-entropy": lambda z, y: -jnp.mean(jnp.sum(y * (z - jax.nn.logsumexp(z, 1, keepdims=True)), axis=1)),
     "squares": lambda z, y: jnp.mean((z - y) ** 2),

@@ -135,6 +135,30 @@ def test_what_a_branch_asks_that_is_not_taken_need_not_hold():
     assert pjax.solve(fn, jnp.zeros(2), AP).converged
 
 
+@pytest.mark.parametrize(("factor", "converges"), [(0.0, True), (0.01, False)])
+def test_what_no_parameter_moves_is_asked_by_a_factor_that_is_not_zero(factor, converges):
+    def fn(x, weights):  # the state at the start of a recurrence is no parameter's
+        state, total = jnp.zeros(2), 0.0
+        for weight in weights:
+            total += weight * pjax.squared_error(state, jnp.array([1.0, 2.0])).sum()
+            state = state + x
+        return total
+
+    weights = jnp.array([factor, 1.0])
+    for asked in (lambda x: fn(x, weights), lambda x: fn(x, weights.tolist())):
+        assert pjax.solve(asked, jnp.zeros(2), AP, tolerance=1e-5).converged == converges
+
+
+def test_what_no_parameter_moves_is_asked_where_its_factor_is_not_known():
+    def fn(x, end):
+        still = pjax.squared_error(jnp.ones(()), 2.0)
+        return pjax.squared_error(x, 1.0) + jax.lax.while_loop(lambda s: s < end, lambda s: s + 1.0, still)
+
+    found = pjax.solve(functools.partial(fn, end=jnp.array(3.0)), jnp.zeros(()), AP)
+    assert found.status == pjax.Status.MAX_STEPS
+    assert int(found.steps) < 1000
+
+
 def test_throw():
     with pytest.raises(
         pjax.NotConvergedError, match=r"violation .* after 3 steps: the constraints do not hold"

@@ -108,9 +108,22 @@ class Problem:
 
     @property
     def still(self) -> jax.Array:
-        """The sum of the losses that do not move with any parameter."""
-        losses = (jnp.abs(self._evaluate(expr)).astype(self.dtype) for expr in self.graph.still)
-        return sum((loss.sum() for loss in losses), start=jnp.zeros((), self.dtype))
+        """The sum of what is asked of values that no parameter moves, but of losses whose factor is zero."""
+        constants, values = self.constants, self._evaluated[1]
+        losses = {id(expr): self._evaluate(expr) for expr in self.graph.still}
+        summed = losses.keys() & set(map(id, walk(*self.graph.outputs)))
+
+        def total(losses: dict[int, jax.Array]) -> jax.Array:
+            evaluate = Evaluator(constants, values)
+            evaluate.found.update(losses)
+            return self.graph.loss(evaluate)
+
+        try:
+            factors = jax.grad(total)(losses)
+        except (NotImplementedError, TypeError, ValueError):  # no derivative, as of a while loop: all count
+            factors = jax.tree.map(jnp.ones_like, losses)
+        counted = (jnp.where((factors[v] == 0) & (v in summed), 0, jnp.abs(x)) for v, x in losses.items())
+        return sum((x.astype(self.dtype).sum() for x in counted), start=jnp.zeros((), self.dtype))
 
     @property
     def returned(self) -> tuple[jax.Array, list[Any]]:

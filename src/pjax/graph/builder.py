@@ -82,7 +82,7 @@ class Builder:
         self.empty = ""
         """The first equation without a single number."""
         self.still: list[Expr] = []
-        """Losses that do not move with any parameter."""
+        """What is asked of values that do not move with any parameter."""
         self._origin: dict[int, int] = {}  # of targets: their equations
         self._made: dict[int, spelt.Made] = {}  # how values are made, by their identity
 
@@ -225,9 +225,10 @@ class Builder:
         """The results of an equation that wraps no other; `equation` notes how they were made."""
         name = eqn.primitive.name
         if not any(a.depends for a in args):
+            outs = self.constant(eqn, args)
             if name == "pjax":
-                self._ask_still(eqn.params["rule"], args)
-            return self.constant(eqn, args)
+                self._ask_still(eqn.params["rule"], args, outs)
+            return outs
         if name in _INNER:
             with lines.inside(eqn):
                 return _INNER[name](self, eqn, args, wanted)
@@ -431,12 +432,12 @@ class Builder:
         """A value as a loss that is to be minimised."""
         return self.target(Minimise(), [expr], None, expr.line)
 
-    def _ask_still(self, rule: Rule, args: Sequence[Expr]) -> None:
-        """Keep a loss that no parameter moves: no step can lower it, but `pjax.solve` must see it."""
-        target = rule if rule.is_target else rule.as_target()
-        if target is not None:
-            loss = layout.apply("still", target.forward, *args, key=("still", target))
-            self.still.append(dataclasses.replace(loss, from_loss=False))
+    def _ask_still(self, rule: Rule, args: Sequence[Expr], outs: Sequence[Expr]) -> None:
+        """Keep what is asked of a value that no parameter moves: no step helps, but `pjax.solve` must see it."""
+        if rule.is_target:
+            self.still.extend(outs)  # themselves: what else becomes of them says by which factor they count
+        elif (target := rule.as_target()) is not None:
+            self.still.append(layout.apply("still", target.forward, *args, key=("still", target)))
 
     def _as_losses(self, outputs: list[Expr]) -> list[Expr]:
         """What a function returns, as losses: values in sets ask for that, any scalar is minimised."""

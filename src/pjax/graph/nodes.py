@@ -72,7 +72,7 @@ class Graph:
     aux: tuple[Expr, ...]
     """What the function returns beside, as far as it is asked for."""
     still: tuple[Expr, ...]
-    """Losses that do not move with any parameter."""
+    """Losses that do not move with any parameter, and those of values in sets that do not."""
 
     @functools.cached_property
     def dtype(self) -> Any:

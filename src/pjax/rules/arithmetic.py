@@ -39,7 +39,7 @@ def condensed(x: np.ndarray) -> int | np.ndarray:
     ([[3.0], [2.0]], 2)
     """
     for axis in range(x.ndim):
-        first = x.take([0], axis)
+        first = x.take(range(min(x.shape[axis], 1)), axis)  # of nothing, nothing
         if (x == first).all():
             x = first
     return int(x.reshape(())) if x.size == 1 and x.min() > 0 else x
