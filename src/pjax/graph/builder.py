@@ -433,7 +433,7 @@ class Builder:
         return self.target(Minimise(), [expr], None, expr.line)
 
     def _ask_still(self, rule: Rule, args: Sequence[Expr], outs: Sequence[Expr]) -> None:
-        """Keep what is asked of a value that no parameter moves: no step helps, but `pjax.solve` must see it."""
+        """Keep what is asked of a value that no parameter moves: no step helps, but `pjax.solve` sees it."""
         if rule.is_target:
             self.still.extend(outs)  # themselves: what else becomes of them says by which factor they count
         elif (target := rule.as_target()) is not None:
