@@ -109,6 +109,8 @@ class Problem:
     @property
     def still(self) -> jax.Array:
         """The sum of what is asked of values that no parameter moves, but of losses whose factor is zero."""
+        if not self.graph.still:
+            return jnp.zeros((), self.dtype)
         constants, values = self.constants, self._evaluated[1]
         losses = {id(expr): self._evaluate(expr) for expr in self.graph.still}
         summed = losses.keys() & set(map(id, walk(*self.graph.outputs)))

@@ -77,11 +77,16 @@ def registered() -> tuple[Example, ...]:
     return tuple(_examples)
 
 
+def check_rule(rule: Any) -> None:
+    """Refuse what is no rule of a function or a loss."""
+    if not isinstance(rule, Primitive | Target):
+        raise InputError(f"expected an instance of pjax.Primitive or pjax.Target, got {rule!r:.120}")
+
+
 def check_form(example: Example) -> None:
     """Refuse a rule that the solvers could not use, whatever its formulas."""
     rule = example.rule
-    if not isinstance(rule, Primitive | Target):
-        raise InputError(f"expected an instance of pjax.Primitive or pjax.Target, got {rule!r:.120}")
+    check_rule(rule)
     _check_class(rule)
     _check_name(rule)
     if not example.shapes:
