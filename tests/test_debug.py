@@ -721,3 +721,19 @@ def test_what_cannot_be_measured():
         debug.violations(equations, jnp.zeros(5), optim.AlternatingProjections(), steps=0)
     with pytest.raises(pjax.InputError, match="NaN or infinite"):
         debug.violations(equations, jnp.full(5, jnp.nan), optim.AlternatingProjections())
+
+
+TOOLS = [debug.violations, debug.locate_nan, debug.explain_partition, pjax.profile, pjax.summary]
+
+
+@pytest.mark.parametrize("look", TOOLS, ids=lambda look: look.__name__)
+def test_what_is_no_function_or_no_method_is_refused(look):
+    with pytest.raises(pjax.InputError, match="expected a function"):
+        look(3, jnp.zeros(5), optim.AlternatingProjections())
+    with pytest.raises(pjax.InputError, match=r"such as DouglasRachford\(\); got"):
+        look(equations, jnp.zeros(5), optim.DouglasRachford)
+
+
+def test_only_functions_are_traced():
+    with pytest.raises(pjax.InputError, match="expected a function of the parameters"):
+        pjax.trace(3, jnp.zeros(5))

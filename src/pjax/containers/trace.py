@@ -9,6 +9,7 @@ import jax
 from pjax.containers.computation import Array, Computation, Parameter
 from pjax.graph.read import build, read
 from pjax.graph.wires import Evaluator
+from pjax.optim.solver import check_function
 
 
 def trace(fn: Callable[[Any], Any], params: Any) -> Any:
@@ -23,6 +24,7 @@ def trace(fn: Callable[[Any], Any], params: Any) -> Any:
         the operations, the `Array`s and the `Parameter`s behind it. Layouts are part of the wires and do not
         appear; sums and biases are merged into the relu that reads them.
     """
+    check_function(fn)
     traced = read(fn, params)
     graph = build(traced)
     leaves = jax.tree.leaves(params)

@@ -15,7 +15,7 @@ from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.graph.wires import Evaluator, Expr
-from pjax.optim.solver import OptimizerState, Program, Solver
+from pjax.optim.solver import OptimizerState, Program, Solver, check_function, check_solver
 from pjax.rules.base import Moves
 from pjax.tools.drawing.names import NodeInfo, info
 
@@ -112,6 +112,8 @@ def locate_nan(
     >>> print(found.inputs[1])
     operand 1 [1, 2]: between 0 and 1
     """
+    check_solver(solver)
+    check_function(fn)
     count = solver.steps_per_update if steps is None else steps
     check_whole("steps", count, 0)
     leaves, treedef = jax.tree.flatten(params)

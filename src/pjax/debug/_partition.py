@@ -8,7 +8,7 @@ from typing import Any
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Graph
 from pjax.optim.alternating_projections import AlternatingProjections
-from pjax.optim.solver import Solver
+from pjax.optim.solver import Solver, check_function, check_solver
 from pjax.tools.drawing.names import NodeInfo, info
 
 
@@ -75,6 +75,8 @@ def explain_partition(fn: Callable[[Any], Any], params: Any, solver: Solver | No
     [('a', ['a', 'sum(a)', 'dot(a, b)'])]
     """
     solver = AlternatingProjections() if solver is None else solver
+    check_solver(solver)
+    check_function(fn)
     graph = tracing.build(tracing.read(fn, params), sweeps=solver.sweeps)
     partition = solver.partition(graph)
     divided, number = partition.graph, {node.name: node.index for node in graph.nodes}

@@ -29,7 +29,7 @@ from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
-from pjax.optim.solver import Program, Solver
+from pjax.optim.solver import Program, Solver, check_function, check_solver
 from pjax.tools.drawing import names
 from pjax.tools.drawing.names import NodeInfo, info
 from pjax.tools.plotting import FAINT, linear_scale, module, save, styled
@@ -173,6 +173,8 @@ def violations(
     >>> bool(found.values[-1, 0] < found.values[0, 0])
     True
     """
+    check_solver(solver)
+    check_function(fn)
     count = solver.steps_per_update if steps is None else steps
     check_whole("steps", count)
     if solver.sweeps:

@@ -77,16 +77,10 @@ def registered() -> tuple[Example, ...]:
     return tuple(_examples)
 
 
-def check_rule(rule: Any) -> None:
-    """Refuse what is no rule of a function or a loss."""
-    if not isinstance(rule, Primitive | Target):
-        raise InputError(f"expected an instance of pjax.Primitive or pjax.Target, got {rule!r:.120}")
-
-
 def check_form(example: Example) -> None:
     """Refuse a rule that the solvers could not use, whatever its formulas."""
     rule = example.rule
-    check_rule(rule)
+    check_kind(rule)
     _check_class(rule)
     _check_name(rule)
     if not example.shapes:
@@ -100,6 +94,12 @@ def check_form(example: Example) -> None:
         )
     for case in example.shapes:
         check_case(rule, case, example.labels)
+
+
+def check_kind(rule: Any) -> None:
+    """Refuse what is neither a primitive nor a target."""
+    if not isinstance(rule, Primitive | Target):
+        raise InputError(f"expected an instance of pjax.Primitive or pjax.Target, got {rule!r:.120}")
 
 
 def _check_class(rule: Primitive | Target) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from pjax.checks import check_name
 from pjax.errors import InputError
 from pjax.rules import Example, Primitive, Target, registered
-from pjax.rules.registry import check_case, check_rule
+from pjax.rules.registry import check_case, check_kind
 from pjax.testing import report, search
 from pjax.testing.report import Report, Shapes, Witness
 
@@ -82,7 +82,7 @@ def check_projection(
     """
     check_name("labels", labels, ("classes", "probabilities", "numbers"))
     check_name("dtype", dtype, report.TOLERANCE)
-    check_rule(rule)
+    check_kind(rule)
     for case in shapes:
         check_case(rule, tuple(map(tuple, case)), labels)
         _check_apart(rule, case)

@@ -16,7 +16,7 @@ from pjax.engines.point import Problem
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.optim.alternating_projections import AlternatingProjections
-from pjax.optim.solver import Program, Solver, compiled
+from pjax.optim.solver import Program, Solver, check_function, check_solver, compiled
 from pjax.tools.drawing import names
 
 
@@ -94,6 +94,8 @@ def profile(
     ['dot', 'squared_error']
     """
     solver = AlternatingProjections() if solver is None else solver
+    check_solver(solver)
+    check_function(fn)
     check_whole("repeats", repeats)
     traced, leaves = tracing.read(fn, params), jax.tree.leaves(params)
     check_finite(traced, leaves)

@@ -17,7 +17,7 @@ from pjax.graph import read as tracing
 from pjax.graph.stack.stacking import unstacked
 from pjax.graph.wires import Evaluator
 from pjax.optim.alternating_projections import AlternatingProjections
-from pjax.optim.solver import Program, Solver
+from pjax.optim.solver import Program, Solver, check_solver
 from pjax.tools.drawing import names
 from pjax.tools.given import given
 from pjax.tools.profile import before, cost, moves
@@ -133,6 +133,7 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
     (224, 56)
     """
     solver = AlternatingProjections() if solver is None else solver
+    check_solver(solver)
     _, params, traced = given(fn, params)
     program = Program(solver, traced)  # its own: lines are those of this function, not of one like it
     graph, place = program.partition.graph, program.partition.set_of()
