@@ -540,6 +540,13 @@ def test_the_outer_optimiser_may_ask_for_the_loss():
     assert float(loss) < 1e-3
 
 
+def test_an_outer_optimiser_with_a_line_search_is_refused():
+    optimizer = ExtrapolatedProjections(outer=optax.lbfgs())
+    w = jnp.ones(2)
+    with pytest.raises(pjax.InputError, match="linesearch=None"):
+        optimizer.update(lambda w: ((w - 1.0) ** 2).sum(), w, optimizer.init(w))
+
+
 def test_parts_of_a_batch_add_up_to_the_whole():
     """With optax's own accumulation as the outer optimiser."""
     model, x, y = CASES["mlp"]

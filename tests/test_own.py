@@ -489,6 +489,14 @@ class TestLoop:
         with pytest.raises(pjax.PjaxError, match="not a checkpoint, or cut off"):
             pjax.load(path, like)
 
+    def test_what_a_file_cannot_hold_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "state.npz"
+        with pytest.raises(pjax.InputError, match=r"no array, number or key, but <.*eqx\.partition"):
+            pjax.save(path, {"w": jnp.ones(2), "activation": jnp.tanh})
+        with pytest.raises(pjax.InputError, match="the same name in a file, a/w: rename"):
+            pjax.save(path, {"a/w": jnp.ones(2), "a": {"w": jnp.zeros(2)}})
+        assert not path.exists()
+
     def test_callbacks_see_checks_and_end_a_run(self, tmp_path: Path) -> None:
         seen = []
 

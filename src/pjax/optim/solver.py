@@ -539,10 +539,19 @@ class Program:
 def stepped(transformation: Any, gradient: P, state: Any, params: P, loss: jax.Array) -> tuple[P, P, Any]:
     """Parameters after a step of an optax transformation, the step, and its new state."""
     takes = inspect.signature(transformation.update).parameters.values()
-    more = {"value": loss, "grad": gradient} if any(p.kind is p.VAR_KEYWORD for p in takes) else {}
+    given = {"value": loss, "grad": gradient, "value_fn": _no_line_search}
+    more = given if any(p.kind is p.VAR_KEYWORD for p in takes) else {}
     updates, state = transformation.update(gradient, state, params, **more)
     new = jax.tree.map(lambda leaf, update: (leaf + update).astype(jnp.result_type(leaf)), params, updates)
     return new, updates, state
+
+
+def _no_line_search(*_: Any) -> Any:
+    raise InputError(
+        "the outer optimiser evaluates the function once more (value_fn), as a line search does; it is given"
+        " moves and the loss at the given parameters alone: take one without, such as"
+        " optax.lbfgs(learning_rate, linesearch=None)"
+    )
 
 
 _PROGRAMS: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()

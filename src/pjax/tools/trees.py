@@ -63,7 +63,15 @@ def _plain(leaf: Any) -> Any:
     """A leaf as an array, or its shape, that a file can hold."""
     if _is_key(leaf):
         return jax.random.key_data(leaf)
-    return leaf if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else np.asarray(leaf)
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf
+    array = np.asarray(leaf)
+    if array.dtype == object:
+        raise InputError(
+            f"a leaf of the tree is no array, number or key, but {leaf!r:.80}: keep it apart from what is"
+            " saved; of an Equinox model, eqx.partition(model, eqx.is_array) does that"
+        )
+    return array
 
 
 def _like(value: np.ndarray, leaf: Any) -> Any:
@@ -88,7 +96,10 @@ def named(tree: Any) -> dict[str, Any]:
     {'a/0': 1, 'a/1': 2, 'b': 3}
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"two leaves would have the same name in a file, {some(twice)}: rename one")
+    return {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
 def write(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any]) -> None:
