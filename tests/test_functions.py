@@ -258,6 +258,21 @@ def test_samples_with_a_mask_of_zero_do_not_move_anything(method):
 
 
 @pytest.mark.parametrize("method", [optim.AlternatingProjections, optim.DouglasRachford])
+def test_infinity_in_a_branch_is_like_a_large_number(method):
+    def moved(large):
+        def loss(p):
+            farthest = jnp.where(jnp.array([True, False, True]), jnp.sqrt(p["x"] ** 2 + 1), -large).max()
+            return farthest + 0 * p["beside"].sum()
+
+        params = {"x": jnp.array([0.5, 3.0, -2.0]), "beside": jnp.ones(2)}
+        return method(steps_per_update=6, check=False).update(loss, params)[0]
+
+    for found, wanted in zip(*map(jax.tree.leaves, (moved(jnp.inf), moved(1e6))), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert moved(jnp.inf)["x"][2] > -1.99
+
+
+@pytest.mark.parametrize("method", [optim.AlternatingProjections, optim.DouglasRachford])
 def test_a_parameter_without_a_number_stands_beside_others(method):
     def moved(fn):
         params = {"prompt": jnp.zeros((0, 3)), "words": jnp.ones((2, 3))}

@@ -218,8 +218,9 @@ def _violation(problem: Problem, node: Node, values: dict[int, jax.Array]) -> ja
         made, gap = said + move, move
     else:
         assert node.rule is not None
-        change = node.rule.change(problem.place(v), shifts)
-        said, made, gap = problem.points[v] + values[v], problem.points[v] + change, change - values[v]
+        change, point = node.rule.change(problem.place(v), shifts), problem.points[v]
+        change, point = (jnp.where(jnp.isinf(point), 0, x) for x in (change, point))
+        said, made, gap = point + values[v], point + change, change - values[v]
         read = problem.read(v)
     said, made, gap = (_length(x, read) for x in (said, made, gap))
     size = jnp.maximum(said, made)

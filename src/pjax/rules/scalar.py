@@ -91,6 +91,8 @@ class Scalar(Primitive):
     ) -> Projection:
         goal, rise = wide(output) + wide(shift), wide(shift)
         move, back = self._nearest(inputs, shifts[0], goal, rise, weight)
+        # No move leads away from infinity, such as that of `where(mask, f(x), -inf)`: there all stays.
+        move, back = (jnp.where(jnp.isinf(output), x, y) for x, y in ((0, move), (-rise, back)))
         still = (jnp.zeros_like(c) for c in inputs[1:])
         return (move.astype(inputs[0].dtype), *still), back.astype(output.dtype)
 
