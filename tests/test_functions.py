@@ -259,17 +259,18 @@ def test_samples_with_a_mask_of_zero_do_not_move_anything(method):
 
 @pytest.mark.parametrize("method", [optim.AlternatingProjections, optim.DouglasRachford])
 def test_infinity_in_a_branch_is_like_a_large_number(method):
-    def moved(large):
-        def loss(p):
-            farthest = jnp.where(jnp.array([True, False, True]), jnp.sqrt(p["x"] ** 2 + 1), -large).max()
-            return farthest + 0 * p["beside"].sum()
+    params = {"x": jnp.array([0.5, 3.0, -2.0]), "beside": jnp.ones(2)}
+    solver = method(steps_per_update=6, check=False)
 
-        params = {"x": jnp.array([0.5, 3.0, -2.0]), "beside": jnp.ones(2)}
-        return method(steps_per_update=6, check=False).update(loss, params)[0]
+    def loss(p, large=jnp.inf):
+        farthest = jnp.where(jnp.array([True, False, True]), jnp.sqrt(p["x"] ** 2 + 1), -large).max()
+        return farthest + 0 * p["beside"].sum()
 
-    for found, wanted in zip(*map(jax.tree.leaves, (moved(jnp.inf), moved(1e6))), strict=True):
-        np.testing.assert_array_equal(found, wanted)
-    assert moved(jnp.inf)["x"][2] > -1.99
+    moved, wanted = (solver.update(lambda p, n=n: loss(p, n), params)[0] for n in (jnp.inf, 1e6))
+    for key in params:
+        np.testing.assert_array_equal(moved[key], wanted[key])
+    assert moved["x"][2] > -1.99
+    assert np.isfinite(pjax.debug.violations(loss, params, solver, steps=6).values).all()
 
 
 @pytest.mark.parametrize("method", [optim.AlternatingProjections, optim.DouglasRachford])

@@ -115,6 +115,12 @@ def check_whole(name: str, value: Any, least: int = 1, end: int = _LARGEST) -> i
     return int(value)
 
 
+def check_function(fn: Any) -> None:
+    """Refuse what cannot be called."""
+    if not callable(fn):
+        raise InputError(f"expected a function of the parameters that ends in a loss, got {fn!r:.120}")
+
+
 def is_number(value: Any) -> bool:
     """Whether a setting is a finite number."""
     return isinstance(value, int | float | np.generic) and bool(np.isfinite(value))

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
+from pjax.checks import check_function
 from pjax.containers.computation import Array, Computation, Parameter
 from pjax.graph.read import build, read
 from pjax.graph.wires import Evaluator
-from pjax.optim.solver import check_function
 
 
 def trace(fn: Callable[[Any], Any], params: Any) -> Any:

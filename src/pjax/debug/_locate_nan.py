@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax.checks import check_whole
+from pjax.checks import check_function, check_whole
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.graph.wires import Evaluator, Expr
-from pjax.optim.solver import OptimizerState, Program, Solver, check_function, check_solver
+from pjax.optim.solver import OptimizerState, Program, Solver, check_solver
 from pjax.rules.base import Moves
 from pjax.tools.drawing.names import NodeInfo, info
 

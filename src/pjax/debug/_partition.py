@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pjax.checks import check_function
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Graph
 from pjax.optim.alternating_projections import AlternatingProjections
-from pjax.optim.solver import Solver, check_function, check_solver
+from pjax.optim.solver import Solver, check_solver
 from pjax.tools.drawing.names import NodeInfo, info
 
 

@@ -24,12 +24,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pjax.checks import check_finite, check_whole
+from pjax.checks import check_finite, check_function, check_whole
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
-from pjax.optim.solver import Program, Solver, check_function, check_solver
+from pjax.optim.solver import Program, Solver, check_solver
 from pjax.tools.drawing import names
 from pjax.tools.drawing.names import NodeInfo, info
 from pjax.tools.plotting import FAINT, linear_scale, module, save, styled
@@ -218,8 +218,8 @@ def _violation(problem: Problem, node: Node, values: dict[int, jax.Array]) -> ja
         made, gap = said + move, move
     else:
         assert node.rule is not None
-        change, point = node.rule.change(problem.place(v), shifts), problem.points[v]
-        change, point = (jnp.where(jnp.isinf(point), 0, x) for x in (change, point))
+        change = node.rule.change(problem.place(v), shifts)
+        point = jnp.where(jnp.isinf(problem.points[v]), 0, problem.points[v])  # what stays has no size
         said, made, gap = point + values[v], point + change, change - values[v]
         read = problem.read(v)
     said, made, gap = (_length(x, read) for x in (said, made, gap))

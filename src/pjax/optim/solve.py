@@ -8,12 +8,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from pjax.checks import check_finite, check_whole
+from pjax.checks import check_finite, check_function, check_whole
 from pjax.errors import InputError, PjaxError
 from pjax.graph import read as tracing
 from pjax.optim.callback import call_when
 from pjax.optim.neglect import watched
-from pjax.optim.solver import Program, Solver, check_function, check_solver, compiled
+from pjax.optim.solver import Program, Solver, check_solver, compiled
 
 P = TypeVar("P")
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.checks import check_finite, check_mesh, check_whole
+from pjax.checks import check_finite, check_function, check_mesh, check_whole
 from pjax.engines.point import Problem
 from pjax.errors import InputError
 from pjax.graph import read as tracing
@@ -365,12 +365,6 @@ def check_solver(solver: Any) -> None:
     if not isinstance(solver, Solver):
         made = f"{solver.__name__}()" if isinstance(solver, type) else "pjax.optim.DouglasRachford()"
         raise InputError(f"expected a method of pjax.optim, such as {made}; got {solver!r:.120}")
-
-
-def check_function(fn: Any) -> None:
-    """Refuse what cannot be called."""
-    if not callable(fn):
-        raise InputError(f"expected a function of the parameters that ends in a loss, got {fn!r:.120}")
 
 
 def _check_state(solver: Solver, state: Any) -> None:

@@ -145,9 +145,10 @@ class Rule(abc.ABC):
         """
 
     def change(self, at: Place, shifts: Shifts) -> jax.Array:
-        """How much the output changes with displacements of the inputs."""
+        """How much the output changes with displacements of the inputs: not at all where it is infinite."""
         end = (x if s is None else x + s for x, s in itertools.zip_longest(at.inputs, shifts))
-        return self.forward(*end) - self.forward(*at.inputs)
+        before = self.forward(*at.inputs)
+        return jnp.where(jnp.isinf(before), 0, self.forward(*end) - before)
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
         """The function for a soft sweep: JAX's transpose of it is what the node asks of its inputs.

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pjax.checks import check_finite, check_whole
+from pjax.checks import check_finite, check_function, check_whole
 from pjax.engines.point import Problem
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.optim.alternating_projections import AlternatingProjections
-from pjax.optim.solver import Program, Solver, check_function, check_solver, compiled
+from pjax.optim.solver import Program, Solver, check_solver, compiled
 from pjax.tools.drawing import names
 
 
