@@ -229,9 +229,8 @@ def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
             return (str(value.dtype), freeze(jax.random.key_data(value)))
         array = np.asarray(value)
         return (array.shape, str(array.dtype), array.tobytes())
-    if isinstance(
-        value, bool | float | complex | np.generic
-    ):  # not all that are equal are the same: 0.0, -0.0
+    # Not all that are equal are the same: 0.0 and -0.0, 1 and True.
+    if isinstance(value, bool | float | complex | np.generic):
         return (type(value), repr(value))
     try:
         hash(value)
