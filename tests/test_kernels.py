@@ -23,6 +23,7 @@ from pjax.rules.kernels import convolution as correlation
 from pjax.rules.kernels import edges as split_kernel
 from pjax.rules.kernels import maximum as max_kernel
 from pjax.rules.kernels import multiplier as solve_kernel
+from pjax.rules.kernels import recurrence
 from pjax.rules.kernels.convolution import Correlation, correlate, pull_kernel
 from pjax.rules.kernels.edges import Blocks
 
@@ -729,3 +730,83 @@ def test_programs_for_a_gpu_have_the_kernel_split(make, monkeypatch):
     text = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda")}
     assert "xla.gpu.triton" in text["cuda"]
     assert "triton" not in text["cpu"]
+
+
+# --- Recurrent networks, to be differentiated ---
+
+NETWORKS = {
+    "one layer": ((16,), False),
+    "one layer, skip": ((16,), True),
+    "three layers": ((16, 16, 16), False),
+    "three layers, skip": ((16, 16, 16), True),
+    "two layers in parts": ((32, 32), False),
+    "two layers in parts, skip": ((32, 32), True),
+}
+
+
+def recurrent(widths, skip=False, batch=32):
+    """The gradients of a network, and its logits, with and without kernels."""
+    model, plain = (models.make("rnn", (5,), widths, 7, skip=skip, differentiated=d) for d in (True, False))
+    x = jax.random.randint(jax.random.key(0), (batch, 5), 0, 7)
+    wish = split_numbers(batch, 5, 7)
+    params = jax.tree.map(lambda p: p + 0.02, model.init(jax.random.key(1)))  # biases, too
+
+    def differentiated(model):
+        def loss(params):
+            logits = model.apply(params, x)
+            return (logits * wish).sum(), logits
+
+        return jax.grad(loss, has_aux=True)
+
+    return differentiated(model), differentiated(plain), params
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_of_recurrent_networks(name, monkeypatch):
+    used = []
+    monkeypatch.setattr(models, "on_one_device", on_cuda(used))
+    monkeypatch.setattr(recurrence, "_COLUMNS", 16)
+    found, plain, params = recurrent(*NETWORKS[name])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4),
+        interpreted(jax.jit(found))(params),
+        plain(params),
+    )
+    assert used == [True]
+
+
+def test_gradients_of_several_recurrent_networks_at_once(monkeypatch):
+    monkeypatch.setattr(models, "on_one_device", on_cuda([]))
+    found, plain, params = recurrent((16, 16))
+    several = jax.tree.map(lambda p: jnp.stack([p, -p, 2 * p]), params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-3),
+        interpreted(jax.jit(jax.vmap(found)))(several),
+        jax.vmap(plain)(several),
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "widths", "dtype", "fits"),
+    [
+        ((64, 256), (256, 256), jnp.float32, True),
+        ((64, 256), (128,) * 5, jnp.float32, True),
+        ((64, 256), (128, 256), jnp.float32, False),
+        ((64, 256), (192, 192), jnp.float32, False),
+        ((64, 250), (128, 128), jnp.float32, False),
+        ((64, 256), (128, 128), jnp.bfloat16, False),
+        ((0, 256), (128, 128), jnp.float32, False),
+        ((2**16, 2**8), (128, 128), jnp.float32, False),
+    ],
+)
+def test_for_which_recurrent_networks_there_are_kernels(shape, widths, dtype, fits):
+    assert recurrence.fits(shape, widths, dtype) == fits
+
+
+def test_recurrent_networks_without_kernels_where_more_precision_is_asked_for():
+    found, _, params = recurrent((16,))
+    with jax.default_matmul_precision("highest"):
+        text = jax.jit(found).trace(params).lower(lowering_platforms=("cuda",)).as_text()
+    assert "triton" not in text
+    text = jax.jit(found).trace(params).lower(lowering_platforms=("cuda",)).as_text()
+    assert "xla.gpu.triton" in text

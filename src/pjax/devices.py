@@ -39,7 +39,7 @@ ANYWHERE = False
 """Whether programs are for devices that are not here, too, with their variants and kernels: it takes time."""
 
 
-KERNELS = {"convolution", "edges", "maximum", "multiplier"}
+KERNELS = {"convolution", "edges", "maximum", "multiplier", "recurrence"}
 """The files of `pjax.rules.kernels` that are used; what they gain is in the docs, page on speed."""
 
 

@@ -5,6 +5,7 @@ layer two steps from the loss.
 """
 
 import abc
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +16,11 @@ import jax.numpy as jnp
 from pjax import nn
 from pjax.checks import check_name
 from pjax.containers import numpy as pnp
+from pjax.devices import has_kernels, on_one_device
 from pjax.errors import InputError
 from pjax.nn import RNN as RNN
 from pjax.rules.convolution import convolve_images
+from pjax.rules.kernels import recurrence
 
 SCALE = 1.5
 """Variance of initial weights times their fan-in, between LeCun's 1 and He's 2. The paper does not say what
@@ -113,6 +116,63 @@ class CNN(_Layered):
         return self.pool(x)
 
 
+class Recurrent(RNN):
+    """An `RNN` whose derivatives are wanted: they have kernels of their own."""
+
+    def _run(self, state: jax.Array, x: jax.Array) -> jax.Array:
+        widths = (*(layer.out_features for layer in self.hidden), self.state.out_features)
+        usual = jax.config.jax_default_matmul_precision in (None, "default")  # type: ignore[attr-defined]
+        fits = usual and x.ndim == 2 and recurrence.fits(x.shape, widths, state.dtype)
+        kernels = self._run_by_kernels if fits and has_kernels("recurrence") else None
+        return jnp.asarray(on_one_device(state, x, default=super()._run, cuda=kernels))
+
+    def _run_by_kernels(self, _: jax.Array, x: jax.Array) -> jax.Array:
+        first, *others = (jnp.asarray(layer.weight) for layer in self.hidden)
+        embed, width = self.embed.features, self.state.out_features
+        # What the first layer reads of a character is the same in every step.
+        table = jnp.asarray(self.embed.weight) @ first[:embed]
+        parts = jnp.asarray(self.state.weight).reshape(-1, width, width)
+        matrices = jnp.concatenate([jnp.stack([first[embed:], *others]), parts])
+        biases = jnp.stack([jnp.asarray(relu.bias) for relu in self.relu])
+        return _recurrence(self.skip, table, x, matrices, biases)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _recurrence(
+    skip: bool, table: jax.Array, x: jax.Array, matrices: jax.Array, biases: jax.Array
+) -> jax.Array:
+    """What the readout reads: all layers, beside each other, or the last one. See `recurrence.forwards`."""
+    return _recurrence_forwards(skip, table, x, matrices, biases)[0]
+
+
+def _recurrence_forwards(
+    skip: bool, table: jax.Array, x: jax.Array, matrices: jax.Array, biases: jax.Array
+) -> tuple[jax.Array, Any]:
+    values = recurrence.forwards(table[x], matrices, biases, skip)
+    *layers, _ = values
+    return (jnp.concatenate(layers, axis=-1) if skip else layers[-1]), (table, x, matrices, values)
+
+
+def _recurrence_backwards(skip: bool, saved: Any, wish: jax.Array) -> tuple[Any, ...]:
+    table, x, matrices, values = saved
+    *layers, states = values
+    wishes = jnp.split(wish, len(layers), axis=-1) if skip else [wish]
+    *errors, last = recurrence.backwards(values, wishes, matrices)
+
+    def pulled(inputs: jax.Array, errors: jax.Array) -> jax.Array:
+        return jnp.einsum("tbi,tbo->io", inputs, errors)
+
+    found = [pulled(states[:-1], errors[0][1:])]
+    found += [pulled(value, error) for value, error in zip(layers, errors[1:], strict=False)]
+    found += [pulled(value, last) for value in (layers if skip else layers[-1:])]
+    codes = jax.nn.one_hot(x, len(table), dtype=table.dtype)  # a product: many add up to a few rows
+    biases = jnp.stack([error.sum((0, 1)) for error in errors])
+    return pulled(codes, errors[0]), None, jnp.stack(found), biases
+
+
+_recurrence.defvjp(_recurrence_forwards, _recurrence_backwards)
+
+
 class QuantisedMLP(nn.Module):
     """A multilayer perceptron whose weights and hidden activations take few values.
 
@@ -196,7 +256,7 @@ def make(
         )
     check_name("model", model, ("mlp", "cnn", "rnn"))
     if model == "rnn":
-        return RNN(classes, widths, skip=skip)
+        return (Recurrent if differentiated else RNN)(classes, widths, skip=skip)
     if model == "mlp":
         return MLP(math.prod(inputs), widths, classes, skip=skip, scale=scale)
     if len(inputs) != 3:

@@ -80,10 +80,13 @@ class RNN(Module):
             return self.out(pnp.stack(seen, axis=-2))
         # Gradients compile it in constant time; projections unroll it, which takes them as long as a loop.
         # Each step looks up its own characters: of embeddings looked up before, each would write back to all.
-        # The logits are one product at the end, so that only that one is next to the loss. A few steps are
-        # written out: on a GPU it takes time to go round the loop.
-        _, stacked = jax.lax.scan(self._step, state, jnp.moveaxis(jnp.asarray(x), -1, 0), unroll=WRITTEN_OUT)
-        return self.out(jnp.moveaxis(stacked, 0, -2))
+        # The logits are one product at the end, so that only that one is next to the loss.
+        return self.out(jnp.moveaxis(self._run(state, jnp.moveaxis(jnp.asarray(x), -1, 0)), 0, -2))
+
+    def _run(self, state: jax.Array, x: jax.Array) -> jax.Array:
+        """What the readout reads at all times, which are the first axis of the codes."""
+        # A few steps are written out: on a GPU it takes time to go round the loop.
+        return jax.lax.scan(self._step, state, x, unroll=WRITTEN_OUT)[1]
 
     def step(self, x: Operand, state: Operand) -> tuple[Any, Any]:
         """One character: the logits for the next, and the state after it.

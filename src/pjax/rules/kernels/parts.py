@@ -49,11 +49,11 @@ def numbers(size: int) -> jax.Array:
     return jnp.arange(size, dtype=jnp.int32)
 
 
-def load(ref: Any, index: Any, where: jax.Array, other: float = 0.0) -> jax.Array:
-    """Numbers of an array; another one elsewhere."""
+def load(ref: Any, index: Any, where: jax.Array | None = None, other: float = 0.0) -> jax.Array:
+    """Numbers of an array, all or some; another one elsewhere."""
     from jax.experimental.pallas import triton
 
-    return triton.load(ref.at[index], mask=where, other=other)
+    return triton.load(ref.at[index], mask=where, other=None if where is None else other)
 
 
 def store(ref: Any, index: Any, values: jax.Array, where: jax.Array | None = None) -> None:
