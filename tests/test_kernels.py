@@ -735,8 +735,7 @@ def test_programs_for_a_gpu_have_the_kernel_split(make, monkeypatch):
 # --- Recurrent networks, to be differentiated ---
 
 NETWORKS = {
-    "one layer": ((16,), False),
-    "one layer, skip": ((16,), True),
+    "two layers": ((16, 16), False),
     "three layers": ((16, 16, 16), False),
     "three layers, skip": ((16, 16, 16), True),
     "two layers in parts": ((32, 32), False),
@@ -789,14 +788,15 @@ def test_gradients_of_several_recurrent_networks_at_once(monkeypatch):
 @pytest.mark.parametrize(
     ("shape", "widths", "dtype", "fits"),
     [
-        ((64, 256), (256, 256), jnp.float32, True),
+        ((64, 256), (256,) * 3, jnp.float32, True),
+        ((64, 256), (256,) * 2, jnp.float32, False),
         ((64, 256), (128,) * 5, jnp.float32, True),
-        ((64, 256), (128, 256), jnp.float32, False),
-        ((64, 256), (192, 192), jnp.float32, False),
-        ((64, 250), (128, 128), jnp.float32, False),
-        ((64, 256), (128, 128), jnp.bfloat16, False),
-        ((0, 256), (128, 128), jnp.float32, False),
-        ((2**16, 2**8), (128, 128), jnp.float32, False),
+        ((64, 256), (128, 128, 256), jnp.float32, False),
+        ((64, 256), (192,) * 3, jnp.float32, False),
+        ((64, 250), (128,) * 3, jnp.float32, False),
+        ((64, 256), (128,) * 3, jnp.bfloat16, False),
+        ((0, 256), (128,) * 3, jnp.float32, False),
+        ((2**16, 2**8), (128,) * 3, jnp.float32, False),
     ],
 )
 def test_for_which_recurrent_networks_there_are_kernels(shape, widths, dtype, fits):
@@ -804,7 +804,7 @@ def test_for_which_recurrent_networks_there_are_kernels(shape, widths, dtype, fi
 
 
 def test_recurrent_networks_without_kernels_where_more_precision_is_asked_for():
-    found, _, params = recurrent((16,))
+    found, _, params = recurrent((16, 16))
     with jax.default_matmul_precision("highest"):
         text = jax.jit(found).trace(params).lower(lowering_platforms=("cuda",)).as_text()
     assert "triton" not in text

@@ -26,7 +26,8 @@ def fits(shape: Sequence[int], widths: Sequence[int], dtype: Any) -> bool:
     """Whether the kernels are for so many times and samples, and layers and a state of these widths."""
     (steps, batch), width = shape, widths[0]
     return (
-        set(widths) == {width}
+        len(widths) > 2  # the compiler is faster at one layer, unless several networks are trained at once
+        and set(widths) == {width}
         and dtype == jnp.float32
         and (width in (16, 32, 64) or (width % _COLUMNS == 0 and width <= 4 * _COLUMNS))
         and batch % _ROWS == 0
@@ -49,26 +50,25 @@ def forwards(first: jax.Array, matrices: jax.Array, biases: jax.Array, skip: boo
 
     def kernel(first_ref: Any, matrices_ref: Any, biases_ref: Any, *outs: Any) -> None:
         block = _Block(shape)
-        tiles = _Tiles(block, matrices_ref, range(len(matrices)))
 
-        def step(t: jax.Array, carry: tuple[Pieces, jax.Array]) -> tuple[Pieces, jax.Array]:
-            state, tiles.ahead = carry
+        def step(t: jax.Array, state: Pieces) -> Pieces:
             given = block.load(first_ref, t)
             shifts = [block.row(biases_ref, layer) for layer in range(layers)]
             values: list[Pieces] = []
             for layer in range(layers):
-                total = tiles.product(values[-1] if layer else state)
+                total = block.product(values[-1] if layer else state, matrices_ref, layer)
                 total = total if layer else _sum([given, total])
                 values.append(
                     tuple(jnp.maximum(a + b[None, :], 0.0) for a, b in zip(total, shifts[layer], strict=True))
                 )
                 block.store(outs[layer], t, values[-1])
-            wanted = _sum([tiles.product(value) for value in (values if skip else values[-1:])])
+            read = values if skip else values[-1:]
+            wanted = _sum(block.product(value, matrices_ref, layers + i) for i, value in enumerate(read))
             state = tuple(jnp.maximum(piece, 0.0) for piece in wanted)
             block.store(outs[layers], t, state)
-            return state, tiles.ahead
+            return state
 
-        lax.fori_loop(0, shape[0], step, (block.zeros(), tiles.ahead))
+        lax.fori_loop(0, shape[0], step, block.zeros())
 
     return _called(kernel, "recurrence", shape, layers + 1)(first, matrices, biases)
 
@@ -87,24 +87,12 @@ def backwards(
     shape = values[0].shape
     turned = jnp.swapaxes(matrices, -1, -2)
 
-    def reads(layer: int) -> bool:
-        """Whether the state, and who wishes, read a layer."""
-        return skip or layer == layers - 1
-
     def kernel(*refs: Any) -> None:
         found, wished = refs[: layers + 1], refs[layers + 1 : -layers - 2]
         matrices_ref, outs = refs[-layers - 2], refs[-layers - 1 :]
         block = _Block(shape)
-        read = [layer - layers if skip else -1 for layer in range(layers)]
-        order = [
-            i
-            for layer in reversed(range(layers))
-            for i in ((read[layer], layer) if reads(layer) else (layer,))
-        ]
-        tiles = _Tiles(block, matrices_ref, [i % len(matrices) for i in order])
 
-        def step(back: jax.Array, carry: tuple[Pieces, jax.Array]) -> tuple[Pieces, jax.Array]:
-            state, tiles.ahead = carry
+        def step(back: jax.Array, state: Pieces) -> Pieces:
             t = shape[0] - 1 - back
             here = [block.load(ref, t) for ref in found]  # all at once, and long before they are needed
             asked = [block.load(ref, t) for ref in wished]
@@ -112,14 +100,15 @@ def backwards(
             block.store(outs[layers], t, state)
             before: list[Pieces] = []
             for layer in reversed(range(layers)):
-                if reads(layer):
-                    before += [asked[read[layer]], tiles.product(state)]
+                if skip or layer == layers - 1:  # then the state reads it, and who wishes
+                    read = layer if skip else 0
+                    before += [asked[read], block.product(state, matrices_ref, layers + read)]
                 wish = _where_positive(here[layer], _sum(before))
                 block.store(outs[layer], t, wish)
-                before = [tiles.product(wish)]
-            return before[0], tiles.ahead
+                before = [block.product(wish, matrices_ref, layer)]
+            return before[0]
 
-        lax.fori_loop(0, shape[0], step, (block.zeros(), tiles.ahead))
+        lax.fori_loop(0, shape[0], step, block.zeros())
 
     return _called(kernel, "recurrence_back", shape, layers + 1)(*values, *wishes, turned)
 
@@ -158,38 +147,23 @@ class _Block:
         """One row of an array ``(…, width)``."""
         return tuple(load(ref, i * self.width + part + numbers(self.columns)) for part in self.parts)
 
+    def product(self, values: Pieces, ref: Any, i: int) -> Pieces:
+        """With one of some matrices."""
+
+        def tile(row: int, column: int) -> jax.Array:
+            slots = numbers(self.columns)
+            return load(ref, (i * self.width + row + slots)[:, None] * self.width + (column + slots)[None, :])
+
+        return tuple(
+            functools.reduce(
+                jnp.add, (dot(x, tile(row, column)) for x, row in zip(values, self.parts, strict=True))
+            )
+            for column in self.parts
+        )
+
     def _places(self, t: jax.Array) -> list[jax.Array]:
         rows = (t * self.batch + self.samples) * self.width
         return [rows[:, None] + (part + numbers(self.columns))[None, :] for part in self.parts]
-
-
-class _Tiles:
-    """The parts of some of the matrices, in the order in which they are used, in every step the same.
-
-    Each is read while the one before it is multiplied with.
-    """
-
-    def __init__(self, block: _Block, ref: Any, order: Sequence[int]) -> None:
-        self.block, self.ref = block, ref
-        self.places = [(i, row, column) for i in order for column in block.parts for row in block.parts]
-        self.used = 0
-        self.ahead = self._load(0)
-
-    def product(self, values: Pieces) -> Pieces:
-        """With the next matrix."""
-        parts = self.block.parts
-        return tuple(functools.reduce(jnp.add, (dot(x, self._next()) for x in values)) for _ in parts)
-
-    def _next(self) -> jax.Array:
-        here = self.ahead
-        self.used = (self.used + 1) % len(self.places)
-        self.ahead = self._load(self.used)
-        return here
-
-    def _load(self, place: int) -> jax.Array:
-        i, row, column = self.places[place]
-        width, slots = self.block.width, numbers(self.block.columns)
-        return load(self.ref, (i * width + row + slots)[:, None] * width + (column + slots)[None, :])
 
 
 def _sum(values: Any) -> Pieces:
