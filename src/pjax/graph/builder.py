@@ -211,7 +211,8 @@ class Builder:
     ) -> Sequence[Expr | None]:
         """The results of an equation; ``every`` one that is wanted, also those that are to move nothing."""
         name = eqn.primitive.name
-        if name in jaxprs.WRAPPERS and not (self.sweeps and jaxprs.states_derivative(eqn)):
+        stated = jaxprs.states_derivative if self.sweeps else jaxprs.is_opaque
+        if name in jaxprs.WRAPPERS and not stated(eqn):
             with lines.inside(eqn):
                 beside = [b and not a for a, b in zip(wanted, every, strict=True)]
                 return self.inline(jaxprs.wrapped(eqn), args, wanted, beside)
@@ -364,7 +365,7 @@ class Builder:
         return self.operation(rule, *inputs, shape=out.shape, dtype=out.dtype, line=line)
 
     def _by_stated_derivative(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        """A function whose derivative users state: for soft sweeps that counts, whatever it computes."""
+        """A function whose derivative is stated: for soft sweeps that counts, whatever it computes."""
         order = sorted(range(len(args)), key=lambda i: not args[i].depends)
         inputs, moving = [args[i] for i in order], sum(a.depends for a in args)
         label, _ = jaxprs.source(eqn)
@@ -374,13 +375,14 @@ class Builder:
         outs = self.call(eqn, args)
         real = [i for i, out in enumerate(outs) if _is_real(out.dtype)]
         dtype = jnp.result_type(*(outs[i].dtype for i in real))
+        # What is asked of nodes leads downwards, and derivatives that are no products may care.
+        turn = _turned if eqn.primitive.name == "custom_vjp_call" else lambda x: x
 
         def fn(*inputs: Any) -> jax.Array:
             given = dict(zip(order, inputs, strict=True))
-            # What is asked of nodes leads downwards, and derivatives that are no products may care.
-            moving = {p: _turned(x) if _is_real(x.dtype) else x for p, x in given.items()}
+            moving = {p: turn(x) if _is_real(x.dtype) else x for p, x in given.items()}
             found = jaxprs.bind(eqn, *(moving[place] for place in range(len(order))))
-            return jnp.concatenate([jnp.ravel(_turned(found[i])).astype(dtype) for i in real])
+            return jnp.concatenate([jnp.ravel(turn(found[i])).astype(dtype) for i in real])
 
         rule = Joint(Function(("stated", key), label, fn), moving)
         size = sum(outs[i].size for i in real)

@@ -49,15 +49,31 @@ _HANDED_ON = os.path.join(_LIBRARY, "custom_derivatives.py")  # for users, as by
 _OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
+_OPAQUE = frozenset({"bitcast_convert_type", "while", "zeta"})  # nothing can be asked through them
+
+
 def states_derivative(eqn: jex.JaxprEqn) -> bool:
     """Whether it calls a function whose derivative users state: by `jax.custom_jvp` or `jax.custom_vjp`.
 
-    Derivatives that JAX itself states are those of what the function computes.
+    Derivatives that JAX itself states are those of what the function computes; they are only needed where the
+    function is opaque.
     """
     if eqn.primitive.name not in ("custom_jvp_call", "custom_vjp_call"):
         return False
     _, place = source(eqn)
-    return place.startswith(_HANDED_ON) or not place.startswith((_LIBRARY, _OWN))
+    return place.startswith(_HANDED_ON) or not place.startswith((_LIBRARY, _OWN)) or is_opaque(eqn)
+
+
+def is_opaque(eqn: jex.JaxprEqn) -> bool:
+    """Whether it calls a function that only the derivative that `jax.custom_jvp` states makes known."""
+    return eqn.primitive.name == "custom_jvp_call" and _is_opaque(wrapped(eqn))
+
+
+def _is_opaque(inner: Any) -> bool:
+    return any(
+        eqn.primitive.name in _OPAQUE or any(map(_is_opaque, _inner(list(eqn.params.values()))))
+        for eqn in opened(inner).eqns
+    )
 
 
 def source(eqn: jex.JaxprEqn) -> tuple[str, str]:
