@@ -225,7 +225,8 @@ class Builder:
     def _results(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> Sequence[Expr | None]:
         """The results of an equation that wraps no other; `equation` notes how they were made."""
         name = eqn.primitive.name
-        if not any(a.depends for a in args):
+        still = not any(a.depends for a in args)
+        if still and not (name in ("scan", "cond") and not self.sweeps and jaxprs.holds(eqn, _asks)):
             outs = self.constant(eqn, args)
             if name == "pjax":
                 self._ask_still(eqn.params["rule"], args, outs)
@@ -563,11 +564,21 @@ class Builder:
             key = ("heard", i, len(branches))
             return layout.apply("select_n", select, index, layout.held(x), x, key=key, data=(1, 2))
 
-        seen = len(self.still)
-        results = [
-            self.inline(branch, [heard(i, x) for x in operands], wanted) for i, branch in enumerate(branches)
-        ]
-        del self.still[seen:]  # of branches of which only one counts
+        def taken(i: int, x: Expr) -> Expr:
+            """What a branch asks, if it was taken; of losses their factors say so."""
+            if x.call is None or x.call.name != "still":
+                return x
+
+            def select(which: jax.Array, x: jax.Array) -> jax.Array:
+                return jnp.where(place(which) == i, x, 0)
+
+            return layout.apply("still", select, index, x, key=("taken", i, len(branches)))
+
+        results = []
+        for i, branch in enumerate(branches):
+            seen = len(self.still)
+            results.append(self.inline(branch, [heard(i, x) for x in operands], wanted))
+            self.still[seen:] = [taken(i, x) for x in self.still[seen:]]
 
         outs: list[Expr | None] = []
         for column in zip(*results, strict=True):
@@ -668,6 +679,12 @@ def _entries(eqn: jex.JaxprEqn, array: Expr) -> list[Expr] | None:
     entry = layout.index(array, eqn.params["start_indices"][axis], axis)
     fn = functools.partial(jnp.expand_dims, axis=axis)
     return [layout.apply("expand_dims", fn, entry, key=("entry", (axis,)), shape=shape)]
+
+
+def _asks(eqn: jex.JaxprEqn) -> bool:
+    """Whether something is asked of a value."""
+    rule = eqn.params.get("rule") if eqn.primitive.name == "pjax" else None
+    return rule is not None and (rule.is_target or rule.as_target() is not None)
 
 
 def _is_real(dtype: Any) -> bool:

@@ -66,14 +66,13 @@ def states_derivative(eqn: jex.JaxprEqn) -> bool:
 
 def is_opaque(eqn: jex.JaxprEqn) -> bool:
     """Whether it calls a function that only the derivative that `jax.custom_jvp` states makes known."""
-    return eqn.primitive.name == "custom_jvp_call" and _is_opaque(wrapped(eqn))
+    return eqn.primitive.name == "custom_jvp_call" and holds(eqn, lambda e: e.primitive.name in _OPAQUE)
 
 
-def _is_opaque(inner: Any) -> bool:
-    return any(
-        eqn.primitive.name in _OPAQUE or any(map(_is_opaque, _inner(list(eqn.params.values()))))
-        for eqn in opened(inner).eqns
-    )
+def holds(eqn: jex.JaxprEqn, such: Callable[[jex.JaxprEqn], bool]) -> bool:
+    """Whether there is such an equation in what an equation calls, at any depth."""
+    inside = (e for inner in _inner(list(eqn.params.values())) for e in opened(inner).eqns)
+    return any(such(e) or holds(e, such) for e in inside)
 
 
 def source(eqn: jex.JaxprEqn) -> tuple[str, str]:
