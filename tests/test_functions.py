@@ -400,6 +400,7 @@ def test_aux_comes_back_with_the_loss(jit):
         return pjax.cross_entropy(z, batch[1]).mean(), {
             "right": (z.argmax(-1) == batch[1]).sum(),
             "mean": z.mean(0),
+            "name": ["text"],
         }
 
     def update(p, state, batch):
@@ -411,6 +412,12 @@ def test_aux_comes_back_with_the_loss(jit):
     assert float(value) == pytest.approx(float(expected))
     assert int(aux["right"]) == int(more["right"])
     np.testing.assert_allclose(aux["mean"], more["mean"], rtol=1e-6)
+    assert aux["name"] == ["text"]
+
+
+def test_what_can_come_back_with_the_loss():
+    with pytest.raises(pjax.InputError, match=r"beside the loss it returns <object.*neither array nor text"):
+        optim.AlternatingProjections().update(lambda p: (loss(hidden(p)), object()), PARAMS, has_aux=True)
 
 
 def test_dead_code_needs_no_rule():

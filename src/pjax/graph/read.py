@@ -25,6 +25,22 @@ from pjax.graph.builder import Builder, NoTargetError
 from pjax.graph.nodes import Graph
 
 
+@jax.tree_util.register_static
+class _Text(str):
+    """Text that a function returns beside its losses: for JAX part of the tree, and no leaf."""
+
+
+def _beside(x: Any) -> Any:
+    """What a function returns beside its losses, so that it can leave a program."""
+    if isinstance(x, str):
+        return _Text(x)
+    try:
+        jax.typeof(x)
+    except TypeError:
+        raise InputError(f"beside the loss it returns {x!r:.120}, which is neither array nor text") from None
+    return x
+
+
 @dataclasses.dataclass(frozen=True)
 class Traced:
     """A function read into a jaxpr, with the constants that it captured."""
@@ -94,7 +110,7 @@ def _read_with(fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any]
             raise InputError(
                 f"with has_aux=True the function must return a pair, (loss, aux); got {type(found).__name__}"
             )
-        aux, structure = jax.tree.flatten(found[1])
+        aux, structure = jax.tree.flatten(jax.tree.map(_beside, found[1]))
         return jax.tree.leaves(found[0]), aux
 
     closed, shapes = jax.make_jaxpr(plain, return_shape=True)(params, list(arrays))
