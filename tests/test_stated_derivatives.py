@@ -288,6 +288,27 @@ def test_functions_of_bits_and_of_unknown_loops_are_known_by_their_derivative(na
     np.testing.assert_allclose(fn(solution.params), goal, atol=1e-3)
 
 
+def test_functions_of_few_bits_are_known_by_their_derivative_too():
+    def fn(x):
+        return jax.scipy.special.exp1(x.astype(jnp.bfloat16)).astype(jnp.float32).mean()
+
+    start = jnp.array([1.4, 1.6])
+    moved, loss = optim.AlternatingProjections(steps_per_update=3).update(fn, start)
+    assert fn(moved) < loss
+    moved, _, _ = SWEEP.update(fn, start, SWEEP.init(start))
+    np.testing.assert_allclose(start - moved, jax.grad(fn)(start), rtol=1e-2)
+
+
+def test_whole_numbers_that_a_function_with_a_derivative_returns_are_held():
+    sign = jax.custom_vjp(lambda x: (x > 0).astype(int))
+    sign.defvjp(lambda x: (sign(x), None), lambda _, g: (jnp.ones(g.shape),))
+
+    def fn(p):
+        return loss_of(X @ p["w"] * sign(p["b"]) + p["b"])
+
+    check(fn, moved(fn))
+
+
 def test_streams_answer_by_it_too():
     def fn(p, batch):
         x, labels = batch

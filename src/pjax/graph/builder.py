@@ -250,11 +250,11 @@ class Builder:
         name = eqn.primitive.name
         if any(jnp.issubdtype(aval(v).dtype, jnp.complexfloating) for v in (*eqn.invars, *eqn.outvars)):
             return self.by_derivative(eqn, args)
-        if name in jaxprs.WRAPPERS:
-            return self._by_stated_derivative(eqn, args)
         form = equations.scalar_form(eqn, args, _LONGEST)
         if not any(_is_real(aval(v).dtype) for v in eqn.outvars):
             return [dataclasses.replace(out, depends=False, form=form) for out in self.call(eqn, args)]
+        if name in jaxprs.WRAPPERS:
+            return self._by_stated_derivative(eqn, args)
         if name in equations.OWN:
             return equations.OWN[name](self, eqn, args)
         if form is not None and form.is_curved:
@@ -380,10 +380,12 @@ class Builder:
         turn = _turned if eqn.primitive.name == "custom_vjp_call" else lambda x: x
 
         def fn(*inputs: Any) -> jax.Array:
-            given = dict(zip(order, inputs, strict=True))
-            moving = {p: turn(x) if _is_real(x.dtype) else x for p, x in given.items()}
-            found = jaxprs.bind(eqn, *(moving[place] for place in range(len(order))))
-            return jnp.concatenate([jnp.ravel(turn(found[i])).astype(dtype) for i in real])
+            # Projections compute in a wider type than what the function may be of.
+            wide = jnp.result_type(dtype, *(x.dtype for x in inputs if _is_real(x.dtype)))
+            given = {p: (x, aval(eqn.invars[p]).dtype) for p, x in zip(order, inputs, strict=True)}
+            own = {p: turn(x.astype(kind)) if _is_real(kind) else x for p, (x, kind) in given.items()}
+            found = jaxprs.bind(eqn, *(own[place] for place in range(len(order))))
+            return jnp.concatenate([jnp.ravel(turn(found[i])).astype(wide) for i in real])
 
         rule = Joint(Function(("stated", key), label, fn), moving)
         size = sum(outs[i].size for i in real)
