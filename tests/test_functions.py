@@ -415,9 +415,11 @@ def test_aux_comes_back_with_the_loss(jit):
     assert aux["name"] == ["text"]
 
 
-def test_what_can_come_back_with_the_loss():
-    with pytest.raises(pjax.InputError, match=r"beside the loss it returns <object.*neither array nor text"):
-        optim.AlternatingProjections().update(lambda p: (loss(hidden(p)), object()), PARAMS, has_aux=True)
+@pytest.mark.parametrize("has_aux", [False, True])
+def test_what_is_no_array_cannot_come_back(has_aux):
+    solver = optim.AlternatingProjections()
+    with pytest.raises(pjax.InputError, match=r"the function returns <object.*, which is no array"):
+        solver.update(lambda p: (loss(hidden(p)), object()), PARAMS, has_aux=has_aux)
 
 
 def test_dead_code_needs_no_rule():

@@ -30,14 +30,14 @@ class _Text(str):
     """Text that a function returns beside its losses: for JAX part of the tree, and no leaf."""
 
 
-def _beside(x: Any) -> Any:
-    """What a function returns beside its losses, so that it can leave a program."""
-    if isinstance(x, str):
-        return _Text(x)
+def _array(x: Any) -> Any:
     try:
         jax.typeof(x)
     except TypeError:
-        raise InputError(f"beside the loss it returns {x!r:.120}, which is neither array nor text") from None
+        raise InputError(
+            f"the function returns {x!r:.120}, which is no array; with has_aux=True, there can be text beside"
+            " the loss"
+        ) from None
     return x
 
 
@@ -105,13 +105,14 @@ def _read_with(fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any]
         with postponed(arrays) if arrays else contextlib.nullcontext(looks) as looks:
             found = jax.tree.map(_value, fn(params, arrays), is_leaf=_is_computation)
         if not has_aux:
-            return jax.tree.leaves(found), []
+            return list(map(_array, jax.tree.leaves(found))), []
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise InputError(
                 f"with has_aux=True the function must return a pair, (loss, aux); got {type(found).__name__}"
             )
-        aux, structure = jax.tree.flatten(jax.tree.map(_beside, found[1]))
-        return jax.tree.leaves(found[0]), aux
+        beside = jax.tree.map(lambda x: _Text(x) if isinstance(x, str) else _array(x), found[1])
+        aux, structure = jax.tree.flatten(beside)
+        return list(map(_array, jax.tree.leaves(found[0]))), aux
 
     closed, shapes = jax.make_jaxpr(plain, return_shape=True)(params, list(arrays))
     inside = (c for inner in jaxprs.capturing(*closed.jaxpr.eqns) for c in inner.consts)
