@@ -211,11 +211,11 @@ class Builder:
     ) -> Sequence[Expr | None]:
         """The results of an equation; ``every`` one that is wanted, also those that are to move nothing."""
         name = eqn.primitive.name
-        stated = jaxprs.states_derivative if self.sweeps else jaxprs.is_opaque
-        if name in jaxprs.WRAPPERS and not stated(eqn):
+        inner = jaxprs.seen(eqn, self.sweeps) if name in jaxprs.WRAPPERS else None
+        if inner is not None:
             with lines.inside(eqn):
                 beside = [b and not a for a, b in zip(wanted, every, strict=True)]
-                return self.inline(jaxprs.wrapped(eqn), args, wanted, beside)
+                return self.inline(inner, args, wanted, beside)
         outs = self._results(eqn, args, every)
         for i, made in enumerate(outs):
             if made is not None and not any(made is a for a in args):

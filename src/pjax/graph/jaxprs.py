@@ -61,10 +61,15 @@ def states_derivative(eqn: jex.JaxprEqn) -> bool:
     if eqn.primitive.name not in ("custom_jvp_call", "custom_vjp_call"):
         return False
     _, place = source(eqn)
-    return place.startswith(_HANDED_ON) or not place.startswith((_LIBRARY, _OWN)) or is_opaque(eqn)
+    return place.startswith(_HANDED_ON) or not place.startswith((_LIBRARY, _OWN)) or _is_opaque(eqn)
 
 
-def is_opaque(eqn: jex.JaxprEqn) -> bool:
+def seen(eqn: jex.JaxprEqn, sweeps: bool) -> Any:
+    """The jaxpr that an equation wraps; None where a derivative that is stated counts, whatever is inside."""
+    return None if (states_derivative(eqn) if sweeps else _is_opaque(eqn)) else wrapped(eqn)
+
+
+def _is_opaque(eqn: jex.JaxprEqn) -> bool:
     """Whether it calls a function that only the derivative that `jax.custom_jvp` states makes known."""
     return eqn.primitive.name == "custom_jvp_call" and holds(eqn, lambda e: e.primitive.name in _OPAQUE)
 
