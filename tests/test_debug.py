@@ -170,6 +170,19 @@ def test_the_state_of_the_outer_optimiser_is_taken_up():
     assert found.inputs[0].finite
 
 
+def test_what_the_outer_optimiser_keeps():
+    solver = optim.ExtrapolatedProjections(outer=optax.adam(0.1))
+    found = debug.locate_nan(lambda p: (1e25 * p).sum(), jnp.ones(3), solver, steps=2)
+    assert found.step == 1
+    assert found.where == "the state of the outer optimiser, at [0].nu"
+    assert found.output.infinite == 3
+    assert found.inputs[0].finite
+    plateau = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau())  # its state begins with infinity
+    assert not debug.locate_nan(
+        lambda p: (p**2).sum(), jnp.ones(3), optim.ExtrapolatedProjections(outer=plateau), steps=2
+    ).found
+
+
 def test_how_it_must_be_called():
     with pytest.raises(pjax.InputError, match="outside jit"):
         jax.jit(lambda p: debug.locate_nan(network, p, AP))(PARAMS)

@@ -14,7 +14,7 @@ import pytest
 import pjax
 from pjax.rules import registered
 from pjax.rules.registry import check_form
-from pjax.testing import check_registered
+from pjax.testing import check_registered, projections
 from tests import pages
 
 PAGE = pages.ROOT / "docs" / "extending.md"
@@ -336,6 +336,10 @@ def other_weight(_, inputs, output, w=1.0):
     return inputs, output + 0 * w
 
 
+def turned(_, x):
+    return 2 * (jnp.eye(3) @ x)
+
+
 def sum_of_all(_, predictions, labels):
     return jnp.sum(jnp.abs(predictions - labels))
 
@@ -355,10 +359,15 @@ class Doubled(pjax.Primitive):
         return (x,), 2 * x
 
 
-def test_a_joint_rule_that_takes_one_copy_alone_is_not_checked():
+def test_a_joint_rule_that_takes_one_copy_alone_is_not_checked(monkeypatch):
     pjax.register_primitive(Doubled(), [[(3,)]])
-    with pytest.raises(pjax.InputError, match=r"Doubled is joint.*write a test of its own"):
-        check_registered("doubled", samples=16)
+    pjax.register_primitive(changed(Doubled, forward=turned), [[(3,)]])
+    for name, rule in (("doubled", "Doubled"), ("changed", "Changed")):
+        with pytest.raises(pjax.InputError, match=rf"{rule} is joint.*write a test of its own"):
+            check_registered(name, samples=16)
+    mine = [example for example in registered() if example.rule.name in ("doubled", "changed", "identity")]
+    monkeypatch.setattr(projections, "registered", lambda: mine)
+    assert check_registered(samples=16) == check_registered("identity", samples=16)
 
 
 def test_a_projection_with_another_name_for_the_weight():

@@ -547,6 +547,17 @@ def test_an_outer_optimiser_with_a_line_search_is_refused():
         optimizer.update(lambda w: ((w - 1.0) ** 2).sum(), w, optimizer.init(w))
 
 
+@pytest.mark.parametrize("wrap", [False, True])
+def test_an_outer_optimiser_that_wants_other_parameters_is_refused(wrap):
+    outer = optax.lookahead(optax.sgd(0.1), sync_period=5, slow_step_size=0.5)
+    optimizer = (
+        optim.Outer(optim.AlternatingProjections(), outer) if wrap else ExtrapolatedProjections(outer=outer)
+    )
+    w = jnp.ones(2)
+    with pytest.raises(pjax.InputError, match=r"no attribute fast.*It is given moves"):
+        optimizer.update(lambda w: ((w - 1.0) ** 2).sum(), w, optimizer.init(w))
+
+
 def test_parts_of_a_batch_add_up_to_the_whole():
     """With optax's own accumulation as the outer optimiser."""
     model, x, y = CASES["mlp"]

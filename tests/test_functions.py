@@ -400,6 +400,7 @@ def test_aux_comes_back_with_the_loss(jit):
         return pjax.cross_entropy(z, batch[1]).mean(), {
             "right": (z.argmax(-1) == batch[1]).sum(),
             "mean": z.mean(0),
+            "name": ["text"],
         }
 
     def update(p, state, batch):
@@ -411,6 +412,14 @@ def test_aux_comes_back_with_the_loss(jit):
     assert float(value) == pytest.approx(float(expected))
     assert int(aux["right"]) == int(more["right"])
     np.testing.assert_allclose(aux["mean"], more["mean"], rtol=1e-6)
+    assert aux["name"] == ["text"]
+
+
+@pytest.mark.parametrize("has_aux", [False, True])
+def test_what_is_no_array_cannot_come_back(has_aux):
+    solver = optim.AlternatingProjections()
+    with pytest.raises(pjax.InputError, match=r"the function returns <object.*, which is no array"):
+        solver.update(lambda p: (loss(hidden(p)), object()), PARAMS, has_aux=has_aux)
 
 
 def test_dead_code_needs_no_rule():

@@ -24,7 +24,7 @@ from pjax.experiments.config import Config
 from pjax.experiments.evaluate import evaluate, predict
 from pjax.experiments.loop import Loop
 from pjax.experiments.results import read_run
-from pjax.experiments.train import StopTraining, load_params, train
+from pjax.experiments.train import StopTraining, load_params, saved_form, train
 from pjax_command import app
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -312,6 +312,33 @@ def test_a_model_by_name(tmp_path: Path) -> None:
     (tmp_path / "broken_network.py").write_text("import nothing_such\n")
     with pytest.raises(ModuleNotFoundError, match="nothing_such"):
         own_model.find("broken_network:make")
+
+
+FORM = dataclasses.asdict(
+    own_data.Form(shape=(2,), outputs=3, columns=(("width", None), ("colour", ("red",))))
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": 2}, "'shape' must be a list, got 2"),
+        ({"outputs": "3"}, "'outputs' must be a whole number, got '3'"),
+        ({"columns": [["width", 5]]}, "'columns' must be a list, got 5"),
+        ({"columns": [["width"]]}, r"'columns' must hold 2 values, got \['width'\]"),
+        ({"task": "klasses"}, "'task' must be one of classes, regression; got 'klasses'"),
+        ({"dtype": "float99"}, "'dtype' must be one of float32, int32"),
+        ({"scale": [1.0]}, "'shift' and 'scale' must hold a number for each feature"),
+        ({"mine": 1}, "must be one of task, .*; got 'mine'"),
+    ],
+)
+def test_what_is_no_form_of_data_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps(FORM | changes))
+    with pytest.raises(pjax.InputError, match=rf"data.json: .*{message}"):
+        saved_form(tmp_path)
+    file.write_text(json.dumps(FORM))
+    assert saved_form(tmp_path) == own_data.Form(**FORM)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,22 @@ def test_nearest_point(rule, dtype):
     check(rule, dtype, 3.0 if rule.function.label == "tan" else 1e6)
 
 
+@pytest.mark.parametrize("name", ["digamma", "lgamma"])
+def test_nearest_point_among_poles(name):
+    rule, f = elementary(name), getattr(jax.lax, name)
+    rng = np.random.default_rng(0)
+    x, goal = rng.uniform(-8, 0, 400), 4 * rng.normal(size=400)
+    with jax.enable_x64(True):
+        (end,), output = rule.project((jnp.asarray(x),), jnp.asarray(goal))
+        grid = np.linspace(-12, 6, 50_001)
+        values = np.asarray(f(jnp.asarray(grid)))
+        end, output, own = map(np.asarray, (end, output, f(end)))
+    np.testing.assert_allclose(output, own, rtol=1e-9)
+    best = [np.nanmin((grid - a) ** 2 + (values - b) ** 2) for a, b in zip(x, goal, strict=True)]
+    found = (end - x) ** 2 + (output - goal) ** 2
+    assert np.mean(found <= np.multiply(best, 1.001) + 1e-6) > 0.99
+
+
 HARD = [
     ("tanh", 3.663448582230437, -0.7005532028826829, 5.46277729069453, 15.7726667),
     ("bessel_i1e", -19.369262361336595, -19.795958614958312, 77.62035705073662, 30060.9535),

@@ -135,6 +135,45 @@ def test_what_a_branch_asks_that_is_not_taken_need_not_hold():
     assert pjax.solve(fn, jnp.zeros(2), AP).converged
 
 
+TWO = jnp.full(2, 2.0)
+STILL = {
+    "scan": lambda ask: jax.lax.scan(lambda s, x: (s + ask(x), None), 0.0, TWO)[0],
+    "map": lambda ask: jax.lax.map(ask, TWO).sum(),
+    "branch": lambda ask: jax.lax.cond(TWO[0] > 0, lambda: ask(TWO[0]), lambda: 0.0),
+    "branch in scan": lambda ask: jax.lax.scan(
+        lambda s, x: (s + jax.lax.cond(s < 1, lambda: ask(x), lambda: 1.0), None), 0.0, TWO
+    )[0],
+}
+ASKED = {
+    "loss": lambda goal: lambda x: pjax.squared_error(x, goal),
+    "set": lambda goal: lambda x: pjax.constrain(x, pjax.sets.Box(0.0, goal)),
+}
+
+
+@pytest.mark.parametrize("inside", STILL)
+@pytest.mark.parametrize("kind", ASKED)
+def test_what_is_asked_of_constants_in_loops_and_branches_must_hold(inside, kind):
+    for goal, converges in ((2.0, True), (1.0, False)):
+
+        def fn(x, goal=goal):
+            return pjax.squared_error(x, 1.0), STILL[inside](ASKED[kind](goal))
+
+        assert pjax.solve(fn, jnp.zeros(()), AP).converged == converges
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_what_is_asked_of_constants_in_a_branch_that_is_not_taken_need_not_hold(kind):
+    def fn(x):
+        ask = ASKED[kind](1.0)
+        inner = jax.lax.cond(x > 9, lambda: ask(TWO[0]), lambda: 0.0)
+        outer = jax.lax.cond(
+            TWO[0] < 0, lambda: jax.lax.cond(x < 9, lambda: ask(TWO[0]), lambda: 0.0), lambda: 0.0
+        )
+        return pjax.squared_error(x, 1.0), inner, outer
+
+    assert pjax.solve(fn, jnp.zeros(()), AP).converged
+
+
 @pytest.mark.parametrize(("factor", "converges"), [(0.0, True), (0.01, False)])
 def test_what_no_parameter_moves_is_asked_by_a_factor_that_is_not_zero(factor, converges):
     def fn(x, weights):  # the state at the start of a recurrence is no parameter's

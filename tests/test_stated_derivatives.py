@@ -9,6 +9,7 @@ import optax
 import pytest
 from jax.experimental.ode import odeint
 
+import pjax
 from pjax import optim
 from pjax.graph import read
 
@@ -253,6 +254,59 @@ def test_functions_of_jax_are_what_they_compute():
 
     graph = read.build(read.read(relu, PARAMS), sweeps=True)
     assert "sum_relu" in [node.op for node in graph.nodes]
+
+
+@jax.custom_jvp
+def root(x):  # by Heron
+    return jax.lax.while_loop(lambda y: jnp.any(jnp.abs(y * y - x) > 1e-5), lambda y: (y + x / y) / 2, 1 + x)
+
+
+root.defjvp(lambda primals, tangents: (root(*primals), tangents[0] / (2 * root(*primals))))
+
+OPAQUE = {
+    "frexp": (lambda x: jnp.frexp(x)[0], 0.7),
+    "ldexp": (lambda x: jnp.ldexp(x, 2), 6.0),
+    "exp1": (jax.scipy.special.exp1, 0.15),
+    "expi": (jax.scipy.special.expi, 2.5),
+    "zeta": (lambda x: jax.scipy.special.zeta(2.0, x), 0.8),
+    "while": (root, 1.3),
+}
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_functions_of_bits_and_of_unknown_loops_are_known_by_their_derivative(name):
+    fn, goal = OPAQUE[name]
+    start = jnp.array([1.4, 1.6])
+    moved, _, _ = SWEEP.update(lambda x: fn(x).mean(), start, SWEEP.init(start))
+    np.testing.assert_allclose(start - moved, jax.grad(lambda x: fn(x).mean())(start), rtol=1e-5)
+
+    def asked(x):
+        return pjax.squared_error(fn(x)[:, None], jnp.full((2, 1), goal))
+
+    solution = pjax.solve(asked, start, optim.CyclicProjections(), max_steps=500, tolerance=1e-4)
+    assert solution.converged
+    np.testing.assert_allclose(fn(solution.params), goal, atol=1e-3)
+
+
+def test_functions_of_few_bits_are_known_by_their_derivative_too():
+    def fn(x):
+        return jax.scipy.special.exp1(x.astype(jnp.bfloat16)).astype(jnp.float32).mean()
+
+    start = jnp.array([1.4, 1.6])
+    moved, loss = optim.AlternatingProjections(steps_per_update=3).update(fn, start)
+    assert fn(moved) < loss
+    moved, _, _ = SWEEP.update(fn, start, SWEEP.init(start))
+    np.testing.assert_allclose(start - moved, jax.grad(fn)(start), rtol=1e-2)
+
+
+def test_whole_numbers_that_a_function_with_a_derivative_returns_are_held():
+    sign = jax.custom_vjp(lambda x: (x > 0).astype(int))
+    sign.defvjp(lambda x: (sign(x), None), lambda _, g: (jnp.ones(g.shape),))
+
+    def fn(p):
+        return loss_of(X @ p["w"] * sign(p["b"]) + p["b"])
+
+    check(fn, moved(fn))
 
 
 def test_streams_answer_by_it_too():

@@ -260,6 +260,7 @@ class _Search:
             new = self.program.applied(leaves, moves, outer, treedef, problem.loss)
             return *new, problem.noted(), moves
 
+        fresh = jax.tree.leaves(self.solver.init(jax.tree.unflatten(treedef, leaves)).outer)
         for self.step in itertools.count(1):
             new, outer, noted, moves = sweep(leaves, self.constants, outer)
             bad = [v for v in noted.tolist() if v >= 0]
@@ -272,6 +273,15 @@ class _Search:
                         "Lower its learning rate, or clip what it is given, with optax.clip.",
                         inputs=(_range("move", move),),
                         output=_range("parameter", leaf),
+                    )
+            kept, _ = jax.tree_util.tree_flatten_with_path(outer)
+            for (path, x), first in zip(kept, fresh, strict=True):  # some begin with infinity
+                if found is None and not _range("", x).finite and _range("", first).finite:
+                    found = self.report(
+                        f"the state of the outer optimiser, at {jax.tree_util.keystr(path)}",
+                        "Scale the loss down, or clip what it is given, and begin with a new state.",
+                        inputs=_ranges("move", [move for move in per_leaf if move is not None]),
+                        output=_range("state", x),
                     )
             leaves = new
             yield found or self.in_function(leaves)

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-import types
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -132,8 +131,7 @@ class Config:
         given: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             if (value := getattr(self, field.name)) is not field.default:
-                kind = field.type.__args__[0] if isinstance(field.type, types.UnionType) else field.type
-                given[field.name] = of_kind(field.name, value, kind)
+                given[field.name] = of_kind(field.name, value, field.type)
         vars(self).update(given, _given=given)
         base, options = methods.split(self.method)
         if not own_data.is_own(self.data):

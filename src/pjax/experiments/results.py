@@ -18,6 +18,7 @@ import dataclasses
 import json
 import math
 import os
+import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -308,13 +309,20 @@ _WORDS = {int: "whole number", float: "number", tuple: "list"}
 def of_kind(where: str, value: Any, kind: Any) -> Any:
     """A value that must be of a kind, or several; NaN is written as null."""
     items = typing.get_args(kind)
+    if isinstance(kind, types.UnionType):  # with None
+        return None if value is None else of_kind(where, value, items[0])
     expected = tuple if items else kind
     if value is None and kind is float:
         return math.nan
     right = isinstance(value, {float: int | float, tuple: list | tuple}.get(expected, expected))
     if not right or (isinstance(value, bool) and kind is not bool):
         raise InputError(f"{where} must be a {_WORDS.get(expected, expected.__name__)}, got {value!r}")
-    return tuple(of_kind(where, item, items[0]) for item in value) if items else kind(value)
+    if not items:
+        return kind(value)
+    each = items[:1] * len(value) if items[-1] is ... else items
+    if len(value) != len(each):
+        raise InputError(f"{where} must hold {len(each)} values, got {value!r}")
+    return tuple(of_kind(where, item, one) for item, one in zip(value, each, strict=True))
 
 
 # --- Files ---

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pjax.checks import some
-from pjax.errors import DataError, InputError
+from pjax.checks import check_name, some
+from pjax.errors import InputError
 from pjax.experiments import checkpoint, endings, results
 from pjax.experiments import config as configuration
 from pjax.experiments import loggers as logging
@@ -205,10 +205,21 @@ def best(folder: Path, seed: int | None, model: Any, *, rows: bool = False) -> t
 def saved_form(folder: Path) -> Form | None:
     """What a run knows of data of one's own."""
     file = folder / "data.json"
-    try:
-        return Form(**results.read_object(file)) if file.exists() else None
-    except TypeError as error:
-        raise DataError(f"{file}: not what a run writes of its data ({error})") from None
+    if not file.exists():
+        return None
+    found = results.read_object(file)
+    form: Form = results.parsed(Form, str(file), found)
+    for name in found:
+        check_name(f"{file}: what a run writes of its data", name, vars(form))
+    check_name(f"{file}: 'task'", form.task, ("classes", "regression"))
+    check_name(f"{file}: 'dtype'", form.dtype, ("float32", "int32"))
+    moments = [len(x) for x in (form.shift, form.scale, form.target_shift, form.target_scale)]
+    n = form.outputs if form.task == "regression" else 0
+    if moments not in ([k, k, n, n] for k in (0, *form.shape[-1:])):
+        raise InputError(
+            f"{file}: 'shift' and 'scale' must hold a number for each feature, or output, or none"
+        )
+    return form
 
 
 def check_same_data(folder: Path, dataset: Dataset) -> None:

@@ -211,10 +211,11 @@ class Builder:
     ) -> Sequence[Expr | None]:
         """The results of an equation; ``every`` one that is wanted, also those that are to move nothing."""
         name = eqn.primitive.name
-        if name in jaxprs.WRAPPERS and not (self.sweeps and jaxprs.states_derivative(eqn)):
+        inner = jaxprs.seen(eqn, self.sweeps) if name in jaxprs.WRAPPERS else None
+        if inner is not None:
             with lines.inside(eqn):
                 beside = [b and not a for a, b in zip(wanted, every, strict=True)]
-                return self.inline(jaxprs.wrapped(eqn), args, wanted, beside)
+                return self.inline(inner, args, wanted, beside)
         outs = self._results(eqn, args, every)
         for i, made in enumerate(outs):
             if made is not None and not any(made is a for a in args):
@@ -224,7 +225,8 @@ class Builder:
     def _results(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> Sequence[Expr | None]:
         """The results of an equation that wraps no other; `equation` notes how they were made."""
         name = eqn.primitive.name
-        if not any(a.depends for a in args):
+        still = not any(a.depends for a in args)
+        if still and not (name in ("scan", "cond") and not self.sweeps and jaxprs.holds(eqn, _asks)):
             outs = self.constant(eqn, args)
             if name == "pjax":
                 self._ask_still(eqn.params["rule"], args, outs)
@@ -248,11 +250,11 @@ class Builder:
         name = eqn.primitive.name
         if any(jnp.issubdtype(aval(v).dtype, jnp.complexfloating) for v in (*eqn.invars, *eqn.outvars)):
             return self.by_derivative(eqn, args)
-        if name in jaxprs.WRAPPERS:
-            return self._by_stated_derivative(eqn, args)
         form = equations.scalar_form(eqn, args, _LONGEST)
         if not any(_is_real(aval(v).dtype) for v in eqn.outvars):
             return [dataclasses.replace(out, depends=False, form=form) for out in self.call(eqn, args)]
+        if name in jaxprs.WRAPPERS:
+            return self._by_stated_derivative(eqn, args)
         if name in equations.OWN:
             return equations.OWN[name](self, eqn, args)
         if form is not None and form.is_curved:
@@ -364,7 +366,7 @@ class Builder:
         return self.operation(rule, *inputs, shape=out.shape, dtype=out.dtype, line=line)
 
     def _by_stated_derivative(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        """A function whose derivative users state: for soft sweeps that counts, whatever it computes."""
+        """A function whose derivative is stated: for soft sweeps that counts, whatever it computes."""
         order = sorted(range(len(args)), key=lambda i: not args[i].depends)
         inputs, moving = [args[i] for i in order], sum(a.depends for a in args)
         label, _ = jaxprs.source(eqn)
@@ -374,13 +376,16 @@ class Builder:
         outs = self.call(eqn, args)
         real = [i for i, out in enumerate(outs) if _is_real(out.dtype)]
         dtype = jnp.result_type(*(outs[i].dtype for i in real))
+        # What is asked of nodes leads downwards, and derivatives that are no products may care.
+        turn = _turned if eqn.primitive.name == "custom_vjp_call" else lambda x: x
 
         def fn(*inputs: Any) -> jax.Array:
-            given = dict(zip(order, inputs, strict=True))
-            # What is asked of nodes leads downwards, and derivatives that are no products may care.
-            moving = {p: _turned(x) if _is_real(x.dtype) else x for p, x in given.items()}
-            found = jaxprs.bind(eqn, *(moving[place] for place in range(len(order))))
-            return jnp.concatenate([jnp.ravel(_turned(found[i])).astype(dtype) for i in real])
+            # Projections compute in a wider type than what the function may be of.
+            wide = jnp.result_type(dtype, *(x.dtype for x in inputs if _is_real(x.dtype)))
+            given = {p: (x, aval(eqn.invars[p]).dtype) for p, x in zip(order, inputs, strict=True)}
+            own = {p: turn(x.astype(kind)) if _is_real(kind) else x for p, (x, kind) in given.items()}
+            found = jaxprs.bind(eqn, *(own[place] for place in range(len(order))))
+            return jnp.concatenate([jnp.ravel(turn(found[i])).astype(wide) for i in real])
 
         rule = Joint(Function(("stated", key), label, fn), moving)
         size = sum(outs[i].size for i in real)
@@ -561,11 +566,21 @@ class Builder:
             key = ("heard", i, len(branches))
             return layout.apply("select_n", select, index, layout.held(x), x, key=key, data=(1, 2))
 
-        seen = len(self.still)
-        results = [
-            self.inline(branch, [heard(i, x) for x in operands], wanted) for i, branch in enumerate(branches)
-        ]
-        del self.still[seen:]  # of branches of which only one counts
+        def taken(i: int, x: Expr) -> Expr:
+            """What a branch asks, if it was taken; of losses their factors say so."""
+            if x.call is None or x.call.name != "still":
+                return x
+
+            def select(which: jax.Array, x: jax.Array) -> jax.Array:
+                return jnp.where(place(which) == i, x, 0)
+
+            return layout.apply("still", select, index, x, key=("taken", i, len(branches)))
+
+        results = []
+        for i, branch in enumerate(branches):
+            seen = len(self.still)
+            results.append(self.inline(branch, [heard(i, x) for x in operands], wanted))
+            self.still[seen:] = [taken(i, x) for x in self.still[seen:]]
 
         outs: list[Expr | None] = []
         for column in zip(*results, strict=True):
@@ -666,6 +681,12 @@ def _entries(eqn: jex.JaxprEqn, array: Expr) -> list[Expr] | None:
     entry = layout.index(array, eqn.params["start_indices"][axis], axis)
     fn = functools.partial(jnp.expand_dims, axis=axis)
     return [layout.apply("expand_dims", fn, entry, key=("entry", (axis,)), shape=shape)]
+
+
+def _asks(eqn: jex.JaxprEqn) -> bool:
+    """Whether something is asked of a value."""
+    rule = eqn.params.get("rule") if eqn.primitive.name == "pjax" else None
+    return rule is not None and (rule.is_target or rule.as_target() is not None)
 
 
 def _is_real(dtype: Any) -> bool:

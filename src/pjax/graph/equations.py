@@ -43,7 +43,7 @@ Reading: TypeAlias = "Callable[[Builder, jex.JaxprEqn, list[Expr]], list[Expr]]"
 _ARITHMETIC = frozenset(
     {"add", "add_any", "sub", "neg", "mul", "div", "max", "min", "clamp", "convert_element_type"}
 )
-_CURVED = frozenset({"pow", "rem", "atan2", "nextafter", "select_n"})
+_CURVED = frozenset({"pow", "rem", "atan2", "select_n"})
 _KINKS = frozenset({"abs", "max", "min", "clamp", "select_n", "sign"})
 _LOGIC = frozenset({"eq", "ge", "gt", "le", "lt", "ne", "and", "or", "not", "xor", "is_finite"})
 

@@ -49,15 +49,35 @@ _HANDED_ON = os.path.join(_LIBRARY, "custom_derivatives.py")  # for users, as by
 _OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
+_OPAQUE = frozenset({"bitcast_convert_type", "while", "zeta"})  # nothing can be asked through them
+
+
 def states_derivative(eqn: jex.JaxprEqn) -> bool:
     """Whether it calls a function whose derivative users state: by `jax.custom_jvp` or `jax.custom_vjp`.
 
-    Derivatives that JAX itself states are those of what the function computes.
+    Derivatives that JAX itself states are those of what the function computes; they are only needed where the
+    function is opaque.
     """
     if eqn.primitive.name not in ("custom_jvp_call", "custom_vjp_call"):
         return False
     _, place = source(eqn)
-    return place.startswith(_HANDED_ON) or not place.startswith((_LIBRARY, _OWN))
+    return place.startswith(_HANDED_ON) or not place.startswith((_LIBRARY, _OWN)) or _is_opaque(eqn)
+
+
+def seen(eqn: jex.JaxprEqn, sweeps: bool) -> Any:
+    """The jaxpr that an equation wraps; None where a derivative that is stated counts, whatever is inside."""
+    return None if (states_derivative(eqn) if sweeps else _is_opaque(eqn)) else wrapped(eqn)
+
+
+def _is_opaque(eqn: jex.JaxprEqn) -> bool:
+    """Whether it calls a function that only the derivative that `jax.custom_jvp` states makes known."""
+    return eqn.primitive.name == "custom_jvp_call" and holds(eqn, lambda e: e.primitive.name in _OPAQUE)
+
+
+def holds(eqn: jex.JaxprEqn, such: Callable[[jex.JaxprEqn], bool]) -> bool:
+    """Whether there is such an equation in what an equation calls, at any depth."""
+    inside = (e for inner in _inner(list(eqn.params.values())) for e in opened(inner).eqns)
+    return any(such(e) or holds(e, such) for e in inside)
 
 
 def source(eqn: jex.JaxprEqn) -> tuple[str, str]:

@@ -25,6 +25,22 @@ from pjax.graph.builder import Builder, NoTargetError
 from pjax.graph.nodes import Graph
 
 
+@jax.tree_util.register_static
+class _Text(str):
+    """Text that a function returns beside its losses: for JAX part of the tree, and no leaf."""
+
+
+def _array(x: Any) -> Any:
+    try:
+        jax.typeof(x)
+    except TypeError:
+        raise InputError(
+            f"the function returns {x!r:.120}, which is no array; with has_aux=True, there can be text beside"
+            " the loss"
+        ) from None
+    return x
+
+
 @dataclasses.dataclass(frozen=True)
 class Traced:
     """A function read into a jaxpr, with the constants that it captured."""
@@ -89,13 +105,14 @@ def _read_with(fn: Callable[[Any, Any], Any], params: Any, arrays: Sequence[Any]
         with postponed(arrays) if arrays else contextlib.nullcontext(looks) as looks:
             found = jax.tree.map(_value, fn(params, arrays), is_leaf=_is_computation)
         if not has_aux:
-            return jax.tree.leaves(found), []
+            return list(map(_array, jax.tree.leaves(found))), []
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise InputError(
                 f"with has_aux=True the function must return a pair, (loss, aux); got {type(found).__name__}"
             )
-        aux, structure = jax.tree.flatten(found[1])
-        return jax.tree.leaves(found[0]), aux
+        beside = jax.tree.map(lambda x: _Text(x) if isinstance(x, str) else _array(x), found[1])
+        aux, structure = jax.tree.flatten(beside)
+        return list(map(_array, jax.tree.leaves(found[0]))), aux
 
     closed, shapes = jax.make_jaxpr(plain, return_shape=True)(params, list(arrays))
     inside = (c for inner in jaxprs.capturing(*closed.jaxpr.eqns) for c in inner.consts)

@@ -535,7 +535,16 @@ def stepped(transformation: Any, gradient: P, state: Any, params: P, loss: jax.A
     takes = inspect.signature(transformation.update).parameters.values()
     given = {"value": loss, "grad": gradient, "value_fn": _no_line_search}
     more = given if any(p.kind is p.VAR_KEYWORD for p in takes) else {}
-    updates, state = transformation.update(gradient, state, params, **more)
+    try:
+        updates, state = transformation.update(gradient, state, params, **more)
+    except InputError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the outer optimiser fails, {type(error).__name__}: {error}. It is given moves in the place of"
+            " gradients, its state, the parameters, and value= and grad=: no state of other parameters can be"
+            " used, and no optimiser that wants more, or other parameters, as optax.lookahead does"
+        ) from error
     new = jax.tree.map(lambda leaf, update: (leaf + update).astype(jnp.result_type(leaf)), params, updates)
     return new, updates, state
 

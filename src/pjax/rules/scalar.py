@@ -24,6 +24,8 @@ class Traits:
     """Kinks, poles, borders and minima other than zero: where to look closely. With a period, one of each."""
     steps: float | None = None
     """Where the function jumps at this number and at all that differ from it by an integer."""
+    poles: bool = False
+    """Whether it has a pole at every integer from zero downwards."""
     period: float = float("inf")
     """The function repeats itself: the nearest point is within half of this."""
     pieces: bool = False
@@ -138,6 +140,8 @@ class Scalar(Primitive):
                 away = p - jnp.arctan2(jnp.sin(start), jnp.cos(start))
                 away = away - traits.period * jnp.round(away / traits.period)
             centres.append((away, fine * (abs(p) + jnp.abs(start))))
+        if traits.poles:
+            centres.append((jnp.minimum(jnp.round(start), 0) - start, fine * jnp.abs(start)))
         move, above = nearest(curve, slopes, seeds, centres, traits.period / 2)
         return move, above / jnp.where(root > 0, root, 1)
 
@@ -239,7 +243,7 @@ TABLE: dict[str, Traits] = {
     **dict.fromkeys(("ceil", "floor"), Traits(steps=0.0)),
     **dict.fromkeys(("cos", "sin"), Traits(period=2 * math.pi, tame=True)),
     "acosh": Traits((1.0, float("inf")), (1.0,)),
-    "lgamma": Traits(_positive, (1.4616321449683622,)),  # its minimum, between two valleys
+    "lgamma": Traits(_positive, (1.4616321449683622,), poles=True),  # its minimum, between two valleys
     "log1p": Traits((-1.0, float("inf")), (-1.0,)),
     "round": Traits(steps=0.5),
     "tan": Traits(points=(math.pi / 2,), period=math.pi),
