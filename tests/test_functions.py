@@ -511,3 +511,32 @@ def test_sums_over_an_axis_counted_from_the_end_under_vmap():
 
     moved, _, _ = optimizer.update(loss, params, optimizer.init(params))
     np.testing.assert_allclose(moved - params, -jax.grad(loss)(params), rtol=1e-4)
+
+
+BASES = jnp.array([0.3, -0.7, 0.0, 1.2])
+POWERS = {
+    "of negative numbers, repeated": (lambda p: p["x"][:, None] ** jnp.array([3.0, 2.0, 1.0]), "x"),
+    "with whole exponents, repeated": (lambda p: p["x"][:, None] ** jnp.array([3, 2, 1]), "x"),
+    "of zero, repeated": (lambda p: jax.nn.relu(BASES)[:, None] ** p["y"], "y"),
+    "of zero, both move": (lambda p: jax.nn.relu(p["x"]) ** p["y"], "xy"),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_are_asked_like_gradients(name):
+    """Where logarithms of their bases are not finite, too."""
+    fn, names = POWERS[name]
+    optimizer = optim.ExtrapolatedProjections(outer=optax.sgd(1.0))
+    every = {"x": BASES, "y": jnp.array([1.5, 2.0, 3.0, 0.5])}
+    params = {n: every[n] for n in names}
+
+    def loss(params):
+        return jnp.sum((fn(params) - 1) ** 2)
+
+    moved, _, _ = optimizer.update(loss, params, optimizer.init(params))
+    for n, slope in jax.grad(loss)(params).items():
+        np.testing.assert_allclose(moved[n] - params[n], -slope, rtol=1e-4, atol=1e-6)
+    for method in (optim.AlternatingProjections, optim.DouglasRachford):
+        after, _ = method(steps_per_update=5).update(loss, params)
+        assert all(jnp.isfinite(x).all() for x in after.values())
+        assert not all(jnp.array_equal(after[n], params[n]) for n in names)

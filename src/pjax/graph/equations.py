@@ -409,9 +409,17 @@ def _scatter_add(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> lis
 # --- Functions of several values ----------------------------------------------------------------------------
 
 
-def _power(x: jax.Array, y: jax.Array) -> jax.Array:
-    """A power of which both values move."""
-    return jnp.exp(y * jnp.log(x))
+def _power(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
+    """A power: of which both values move, or one that is repeated. Powers of zero are held."""
+
+    def both(x: jax.Array, y: jax.Array) -> jax.Array:
+        held = lax.pow(*map(lax.stop_gradient, (x, y)))
+        return jnp.where(x == 0, held, jnp.exp(y * jnp.log(jnp.where(x == 0, 1, x))))
+
+    def one(x: jax.Array, y: jax.Array) -> jax.Array:
+        return lax.pow(*jnp.broadcast_arrays(x, y))
+
+    return _written(both if all(a.depends for a in args) else one, builder, eqn, args)
 
 
 def _product(x: jax.Array, *, axes: tuple[int, ...], **_: Any) -> jax.Array:
@@ -460,7 +468,7 @@ EQUATIONS: dict[str, Reading] = {
     "psum_invariant": _reduce_sum,
     "mul": _multiply,
     "div": _divide,
-    "pow": partial(_written, _power),
+    "pow": _power,
     "dot_general": _dot_general,
     "conv_general_dilated": _convolution,
     "max": partial(_extremum, 1),
