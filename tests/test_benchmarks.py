@@ -10,11 +10,27 @@ import numpy as np
 import optax
 import pytest
 
-from benchmarks import beside_adam, speed
+from benchmarks import beside_adam, functions, speed
 from benchmarks.utilisation import blocks, idle, pipeline, projections, schedules, stream
 from pjax.experiments import models
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+# --- Functions of JAX one by one ---
+
+
+def test_functions_are_asked_as_by_gradients_or_said_to_be_wrong(monkeypatch, capsys):
+    assert functions.main(["--only", "lax.rsqrt"]) == 0
+    assert capsys.readouterr().out.split() == ["1", "as", "gradients"]
+    assert functions.main(["--only", "while_loop"]) == 0
+    assert "while_loop: refused, as by jax.grad" in capsys.readouterr().out
+    monkeypatch.setattr(functions, "CLOSE", -1.0)
+    assert functions.main(["--only", "lax.rsqrt"]) == 1
+    assert "lax.rsqrt: not as gradients" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        functions.main(["--only", "nothing"])
+    assert "no function has 'nothing'" in capsys.readouterr().err
 
 
 # --- Projections beside Adam: both methods agree, runs are made once ---
