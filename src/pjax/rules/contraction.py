@@ -89,7 +89,8 @@ class Contraction(Rule):
 
         return answering(self.pair, ask, keep_output=False)
 
-    @functools.cached_property
+    @property
+    @functools.cache  # noqa: B019 - for all that are equal, as those of equal layers
     def out(self) -> tuple[int, ...]:
         x, y = (jax.ShapeDtypeStruct(s, t) for s, t in zip(self.shapes, self.dtypes, strict=True))
         return jax.eval_shape(self._plain, x, y).shape
