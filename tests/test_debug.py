@@ -62,6 +62,19 @@ def test_a_parameter():
     assert "Restart from parameters that are finite" in str(found)
 
 
+def test_a_captured_array_of_complex_numbers():
+    x = jnp.array([1 + 1j, complex(2, jnp.nan)])
+
+    def fn(p):
+        return (jnp.abs(jnp.fft.fft(p) * x) ** 2).sum()
+
+    with pytest.raises(pjax.InputError, match=r"captured array 0 .* has 1 of 2 values that are NaN"):
+        AP.update(fn, jnp.ones(2))
+    found = debug.locate_nan(fn, jnp.ones(2), AP)
+    assert found.where.startswith("a captured array")
+    assert (found.output.nan, found.output.low, found.output.high) == (1, 1.0, 1.0)
+
+
 def test_a_captured_array():
     x = X.copy()
     x[2, 1] = np.nan

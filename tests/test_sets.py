@@ -113,6 +113,12 @@ def test_sparse_by_enumeration(k):
     assert ((found != 0).sum(-1) <= k).all()
 
 
+def test_many_entries_take_no_more_memory_than_the_vector():
+    x = jnp.zeros(20_000)
+    compiled = jax.jit(sets.Sparse(2_000).project).lower(x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 10 * x.nbytes
+
+
 @pytest.mark.usefixtures("x64")
 def test_one_hot_and_bounded_integers_by_enumeration():
     x = ugly(4)

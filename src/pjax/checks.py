@@ -53,13 +53,13 @@ def check_finite(traced: "Traced", leaves: list[Any]) -> None:
 
 def _not_finite(x: Any) -> int:
     """How many values are not finite; 0 for what cannot be looked at."""
-    if isinstance(x, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+    if isinstance(x, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return 0
     if isinstance(x, jax.Array) and not _in_reach(x):
         with jax.ensure_compile_time_eval():  # it may be captured by a function that is being traced
             return int(_count_not_finite(x))
     array = np.asarray(x)
-    if array.dtype not in (np.float32, np.float64):
+    if array.dtype.kind not in "fc":  # bfloat16 and such
         array = array.astype(np.float32)
     # A sum is finite exactly when all values are, short of overflow: one fast pass in the common case.
     with np.errstate(all="ignore"):

@@ -210,7 +210,7 @@ class _Search:
         expr = _origin(evaluate, [wire.expr for wire in node.inputs])
         if expr is None:
             where, line, inside = named.label, node.line, _ranges("input", evaluate.each(node.inputs))
-            advice = "Finite inputs are too large for it: scale the batch and the parameters down."
+            advice = "Finite inputs are too large for it, or it has no value there: scale or bound them."
         elif expr.constant is not None:
             where, line, inside = f"a captured array, which {named.label} reads", node.line, ()
             output = _range(f"captured array {expr.constant}", evaluate(expr))
@@ -329,7 +329,8 @@ def _ranges(what: str, arrays: Sequence[Any]) -> tuple[Range, ...]:
 
 def _range(what: str, x: Any) -> Range:
     x = jnp.asarray(x)
-    values = np.asarray(x).astype(np.float64) if jnp.issubdtype(x.dtype, jnp.number) else np.zeros(x.shape)
-    finite = values[np.isfinite(values)]
+    kind = np.complex128 if jnp.iscomplexobj(x) else np.float64
+    values = np.asarray(x).astype(kind) if jnp.issubdtype(x.dtype, jnp.number) else np.zeros(x.shape)
+    finite = values[np.isfinite(values)].view(np.float64)  # real and imaginary parts
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
     return Range(what, values.shape, low, high, int(np.isnan(values).sum()), int(np.isinf(values).sum()))

@@ -7,7 +7,7 @@ never looks at them; everything else it sees, at any depth.
 
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -76,7 +76,7 @@ def _is_opaque(eqn: jex.JaxprEqn) -> bool:
 
 def holds(eqn: jex.JaxprEqn, such: Callable[[jex.JaxprEqn], bool]) -> bool:
     """Whether there is such an equation in what an equation calls, at any depth."""
-    inside = (e for inner in _inner(list(eqn.params.values())) for e in opened(inner).eqns)
+    inside = (e for inner in jex.jaxprs_in_params(eqn.params) for e in inner.eqns)
     return any(such(e) or holds(e, such) for e in inside)
 
 
@@ -91,25 +91,15 @@ def opened(inner: Any) -> jex.Jaxpr:
     return inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner
 
 
-def _inner(value: Any) -> Iterator[Any]:
-    """The jaxprs in a static argument."""
-    if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
-        yield value
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _inner(part)
-
-
 def capturing(*equations: jex.JaxprEqn) -> list[Any]:
     """The jaxprs in equations, at any depth, that captured something, in order, each once."""
     found: dict[int, Any] = {}
     for eqn in equations:
-        read = sorted(eqn.params) if eqn.primitive.name in _READ else ()
-        for inner in (inner for key in read for inner in _inner(eqn.params[key])):
+        for inner in jax.tree.leaves(dict(eqn.params)) if eqn.primitive.name in _READ else ():
             if isinstance(inner, jex.ClosedJaxpr) and inner.consts:
                 found.setdefault(id(inner), inner)
-            for deeper in capturing(*opened(inner).eqns):
-                found.setdefault(id(deeper), deeper)
+            if isinstance(inner, jex.ClosedJaxpr | jex.Jaxpr):
+                found |= {id(deeper): deeper for deeper in capturing(*opened(inner).eqns)}
     return list(found.values())
 
 

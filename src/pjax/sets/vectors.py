@@ -151,8 +151,8 @@ class Sparse(Set):
 
     def project(self, x: jax.Array) -> jax.Array:
         _, kept = jax.lax.top_k(jnp.abs(x), self.k)
-        mask = jax.nn.one_hot(kept, x.shape[-1], dtype=bool).any(axis=-2)
-        return jnp.where(mask, x, 0)
+        entries = jnp.take_along_axis(x, kept, -1)
+        return jnp.put_along_axis(jnp.zeros_like(x), kept, entries, -1, inplace=False)
 
     def relaxed(self) -> None:
         return None

@@ -6,8 +6,9 @@ the steps are alike by a scan, so that the program does not grow with their numb
 """
 
 import bisect
+import functools
 import itertools
-import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,27 +55,15 @@ def _together(values: Sequence[Any], axis: int) -> Any:
 def _order(graph: "StackedGraph") -> list[tuple[int, ...]]:
     """The stacks, each after all that it reads; those that read each other together."""
     reads = {node.index: {s for wire in node.inputs for s in wire.needs} for node in graph.nodes}
-    found: list[tuple[int, ...]] = []
-    way: list[int] = []  # the stacks between a first one and what it reads
-    starts: list[int] = []  # where on the way those begin that read each other, as far as is known
-    met: dict[int, float] = {}  # the place of each stack on the way; infinity when it is found
-    ahead = [(v, False) for v in reads]
-    while ahead:
-        v, done = ahead.pop()
-        if not done and v not in met:
-            met[v] = len(way)
-            starts.append(len(way))
-            way.append(v)
-            ahead += [(v, True), *((source, False) for source in reads[v])]
-        elif not done:
-            while starts and starts[-1] > met[v]:
-                starts.pop()
-        elif starts[-1] == met[v]:
-            circle = way[starts.pop() :]
-            del way[-len(circle) :]
-            met |= dict.fromkeys(circle, math.inf)
-            found.append(tuple(sorted(circle)))
-    return found
+    below, before = {v: 1 << v for v in reads}, dict[int, int]()  # a bit for each stack, the own one too
+    while below != before:
+        before = dict(below)
+        for v, sources in reads.items():
+            below[v] = functools.reduce(operator.or_, (below[s] for s in sources), below[v])
+    groups: dict[int, list[int]] = {}
+    for v, bits in below.items():
+        groups.setdefault(bits, []).append(v)
+    return [tuple(groups[bits]) for bits in sorted(groups, key=int.bit_count)]
 
 
 class _Members(dict[int, Any]):
