@@ -213,10 +213,8 @@ class Problem:
 
     def _inputs_of(self, evaluate: Evaluator) -> dict[int, tuple[Any, ...]]:
         return {
-            n.index: tuple(
-                self._scaled(n.index, i, self._work(x)) for i, x in enumerate(evaluate.each(n.inputs))
-            )
-            for n in self.graph.nodes
+            v: tuple(self._scaled(v, i, self._work(x)) for i, x in enumerate(carried))
+            for v, carried in evaluate.every({n.index: n.inputs for n in self.graph.nodes}).items()
         }
 
     def sharded(self, v: int, x: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from pjax.graph.wires import Evaluator, Expr, Substitution, Wire, walk
+from pjax.graph.wires import Evaluator, Expr, Wire, substitute, walk
 from pjax.rules.base import Rule
 
 
@@ -176,7 +176,7 @@ def renumber(nodes: Sequence[Node], leaves: Sequence[int | None], *ends: Sequenc
     index = {node.index: i for i, node in enumerate(nodes)}
     new = {node.index: dataclasses.replace(node, index=index[node.index]).output for node in nodes}
     inputs = (wire.expr for node in nodes for wire in node.inputs)
-    exprs = map(Substitution(new), itertools.chain(inputs, *ends))
+    exprs = iter(substitute([*inputs, *itertools.chain(*ends)], new))
     done = tuple(
         dataclasses.replace(node.rewired(lambda _: next(exprs)), index=i) for i, node in enumerate(nodes)
     )

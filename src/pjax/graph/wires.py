@@ -285,6 +285,11 @@ class Substitution(Memo[Expr]):
         return dataclasses.replace(expr, call=self._calls[id(call)])
 
 
+def substitute(exprs: Iterable[Expr], nodes: Mapping[int, Expr]) -> list[Expr]:
+    """The expressions with the outputs of some nodes replaced by other expressions."""
+    return list(map(Substitution(nodes), exprs))
+
+
 class Evaluator(Memo[Any]):
     """Evaluates expressions, each once, on given constants and node outputs.
 
@@ -317,6 +322,10 @@ class Evaluator(Memo[Any]):
     def each(self, wires: Iterable["Wire"]) -> tuple[Any, ...]:
         """What wires carry."""
         return tuple(self(wire.expr) for wire in wires)
+
+    def every(self, wires: Mapping[int, Iterable["Wire"]]) -> dict[int, tuple[Any, ...]]:
+        """What the wires of some nodes carry."""
+        return {v: self.each(own) for v, own in wires.items()}
 
     def look(self, expr: Expr) -> Any:
         if not expr.depends and not self.below_held:
