@@ -87,8 +87,10 @@ class Check:
 
 def summarise(seed: int, place: int, checks: Sequence[Check], train: float, stopped: str) -> SeedResult:
     """The metrics of one seed, with its place among others, from all checks until it stopped."""
-    validation = [check.validation[place] for check in checks]
-    best, reached = checks[int(np.argmax(validation))], checks[check_at_fraction(validation)]
+    # Parameters are not kept from where the loss was not finite.
+    finite = [check for check in checks if not math.isnan(check.loss[place])] or checks
+    validation = [check.validation[place] for check in finite]
+    best, reached = finite[int(np.argmax(validation))], finite[check_at_fraction(validation)]
     return SeedResult(
         seed=seed,
         test=best.test[place],
