@@ -103,6 +103,20 @@ class TestTables:
         _, y = own_data.read_more(form, more, targets=True)
         assert y.tolist() == [1, 0]
 
+    @pytest.mark.parametrize("labels", [("+1", "-1"), ("01", "02"), ("1.0", "2.0")])
+    def test_labels_that_are_numbers_are_read_again_as_such(self, tmp_path: Path, labels: list) -> None:
+        rows = [["x", "y"], *([i, labels[i % 2]] for i in range(60))]
+        table = write(tmp_path / "t.csv", rows)
+        found = own_data.load(table, target="y", task="classes")
+        _, y = own_data.read_more(found.form, table, targets=True)
+        expected = np.concatenate([found.y_train, found.y_val, found.y_test])
+        np.testing.assert_array_equal(np.sort(y), np.sort(expected))
+
+    def test_names_with_digits_are_no_numbers(self, tmp_path: Path) -> None:
+        rows = [["x", "y"], *([("1_2", "12")[i % 2], i % 2] for i in range(60))]
+        found = own_data.load(write(tmp_path / "t.csv", rows), target="y")
+        assert found.form.columns == (("x", ("12", "1_2")),)
+
     def test_quotes_tabs_and_spaces(self, tmp_path: Path) -> None:
         rows = "".join(f'{i} \t"a\nb{i % 2}"\tz{i % 2}\n' for i in range(20))
         (tmp_path / "t.csv").write_text("\ufeffn\t word\tkind\n" + rows)

@@ -277,7 +277,8 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
         table = _Table(Path(where))
         arrays = {"x": table.inputs(form.columns)}
         if targets:
-            arrays["y"] = np.array(table.column(form.target)) if form.labels else table.target(form.target)
+            named = not all(map(_is_number, form.labels))
+            arrays["y"] = np.array(table.column(form.target)) if named else table.target(form.target)
     else:
         raise DataError(f"{where}: the run's data were arrays, not a table: give .npz or .npy")
     for name, what in (("x", "inputs"), ("y", "labels"))[: 1 + targets]:
@@ -563,10 +564,10 @@ class _Table:
 
 def _is_number(text: str) -> bool:
     """
-    >>> [_is_number(text) for text in ("-1.5e3", "NA", "", "inf")]
-    [True, False, False, False]
+    >>> [_is_number(text) for text in ("-1.5e3", "NA", "", "inf", "1_2")]
+    [True, False, False, False, False]
     """
     try:
-        return math.isfinite(float(text))
+        return "_" not in text and math.isfinite(float(text))  # Python reads 1_2 as 12
     except ValueError:
         return False
