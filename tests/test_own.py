@@ -413,7 +413,7 @@ class TestBatches:
         short = config.on(max_steps=20)
         train(short, tmp_path / "parts", data=own_data.from_batches(from_number, (X, Y)))
         again = {"resume": True, "data": own_data.from_batches(from_number, (X, Y))}
-        parts = train(None, tmp_path / "parts", max_steps=40, **again)
+        parts = train(short, tmp_path / "parts", max_steps=40, **again)
         assert [check.loss for check in parts.checks] == [check.loss for check in whole.checks]
 
     def test_an_epoch_is_begun_again(self) -> None:

@@ -175,7 +175,7 @@ class TestExtending:
     def test_a_run_that_has_ended_goes_on(self, tmp_path: Path) -> None:
         train(self.LONG, tmp_path / "whole")
         train(self.SHORT, tmp_path / "run")
-        assert train(None, tmp_path / "run", resume=True, max_steps=60).finished
+        assert train(self.SHORT, tmp_path / "run", resume=True, max_steps=60).finished
         assert_same(tmp_path / "whole", tmp_path / "run")
         saved = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("whole", "run")]
         assert saved[0] == saved[1]

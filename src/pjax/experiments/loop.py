@@ -373,10 +373,8 @@ def _load(config: Config, given: Any) -> data.Dataset:
 
 def _settled(config: Config, dataset: data.Dataset) -> Config:
     """A configuration with what only the data can say."""
-    if dataset.stream is not None:
-        if len(config.seeds) > 1:
-            raise InputError("batches that come one by one are for one seed")
-        config = dataclasses.replace(config, batch_size=len(dataset.x_train))
+    if dataset.stream is not None and len(config.seeds) > 1:
+        raise InputError("batches that come one by one are for one seed")
     if dataset.form is not None:
         config = dataclasses.replace(config, task=dataset.form.task)
     if not dataset.classes and (methods.split(config.method)[0] in methods.CLASSES_ONLY):
