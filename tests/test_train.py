@@ -652,5 +652,6 @@ def test_studies_see_the_same_batches() -> None:
                 assert len({c.max_steps // c.steps_per_batch for c in configs}) == 1, name
                 assert {c.patience for c in configs} == {0}
                 assert len({c.run_name for c in configs}) == len(configs)
-            shorter = list(preset.configs(quick, max_steps=1000))
-            assert {c.max_steps for c in shorter} == {1000}
+            for steps in (100, 1000):
+                shorter = list(preset.configs(quick, max_steps=steps))
+                assert {c.max_steps for c in shorter} == {steps}

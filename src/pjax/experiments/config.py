@@ -229,6 +229,8 @@ class Config:
         self._default(max_steps=_CHECKS * self.check_every)
         if self.schedule in learners.SCHEDULES[1:]:
             self._default(decay_steps=self.max_steps)
+            if self.warmup >= self.decay_steps:  # type: ignore[operator]  # both are filled in
+                raise InputError(f"warmup must end before decay_steps, {self.decay_steps}; got {self.warmup}")
         elif self.decay_steps is not None:
             raise InputError("decay_steps is for a schedule that falls: give schedule, linear or cosine")
 

@@ -482,9 +482,10 @@ class _Table:
         if target is None:
             raise InputError(f"{self.path}: say which column is the target; it has {some(self.names, 10)}")
         check_name(f"{self.path}: the target", target, self.names)
+        others = [name for name in self.names if name != target]
         for name in (*ignore, *categorical):
-            check_name(f"{self.path}: a column", name, self.names)
-        inputs = [name for name in self.names if name != target and name not in ignore]
+            check_name(f"{self.path}: a column beside the target", name, others)
+        inputs = [name for name in others if name not in ignore]
         if not inputs:
             raise DataError(f"{self.path}: no column is left beside the target {target!r}")
         columns = tuple(

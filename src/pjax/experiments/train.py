@@ -432,8 +432,9 @@ class _Trainer:
         if not self._active():
             why = ", ".join(sorted({self._stopped(i) or "limit" for i in range(len(self.config.seeds))}))
             raise InputError(
-                f"{self.folder}: no seed can go on, all have stopped ({why}). After checks without a better "
-                "validation accuracy ('patience'), give a larger patience, or 0 for never"
+                f"{self.folder}: no seed can go on, all have stopped ({why}). At the 'limit', give more "
+                "max_steps; after checks without a better validation accuracy ('patience'), a larger "
+                "patience, or 0 for never"
             )
         (self.folder / "results.jsonl").unlink(missing_ok=True)
         file = self.folder / "config.json"
