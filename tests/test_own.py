@@ -145,7 +145,7 @@ class TestTables:
             ("a,b\n1,x\n2,y\n", {"target": "b", "ignore": ["a"]}, "no column is left beside"),
             ("a,b\n1,1\n2,2\n", {"target": "b", "categorical": ["b"]}, "beside the target must be"),
             ("a,b\n1,x\n2,\n3,y\n", {"target": "b"}, "line 3: the target 'b' is empty"),
-            ("a;b\n1,5;x\n2,5;y\n", {"target": "b"}, "decimal commas"),
+            ("a;b\n1,5;x\n2,5;y\n3;x\n", {"target": "b"}, "decimal commas"),
             ("a,b\n1,2\n", {"target": "b", "test": 1.5}, "share of the rows, between 0 and 1; got 1.5"),
             ("a,b\n1,2\n" + "z" * 200_000 + ",3\n", {"target": "b"}, "line 3: field larger .* is a quote"),
             ("a,b\n" + f"1,{'9' * 25}\n2,1\n" * 20, {"target": "b"}, "whole number of 25 digits"),
@@ -193,6 +193,8 @@ class TestArrays:
             ({"x": X * np.nan, "y": np.arange(100)}, "finite numbers, row 0"),
             ({"x": X.astype(str), "y": np.arange(100)}, "expected numbers"),
             ({"x_train": X, "y_train": np.arange(100)}, "needs x_train, y_train, x_test and y_test"),
+            ({"x": X, "y": np.array(["a", None] * 50)}, "y has type object, expected numbers or texts"),
+            ({"x": X, "y": np.arange(100).astype("M8[D]")}, r"y has type datetime64\[D\]"),
             ({"x": X[:, :0], "y": np.arange(100)}, r"x has no columns, its shape is \(100, 0\)"),
             ({"x": X * 1e300, "y": np.arange(100)}, "too large to compute with"),
         ],
@@ -213,6 +215,12 @@ class TestArrays:
     def test_names_of_classes_may_be_bytes(self) -> None:
         found = own_data.load((self.X, np.array([b"iris", b"rose"])[np.arange(100) % 2]))
         assert found.form.labels == ("iris", "rose")
+
+    def test_texts_are_the_same_data_wherever_they_lie(self) -> None:
+        """Those of pandas are objects, elsewhere in each process."""
+        kinds = [np.array([text.join("ab") for text in "xy" * 50], kind) for kind in (object, object, "U")]
+        digests = {own_data.load((self.X, y)).form.digest for y in kinds}
+        assert len(digests) == 1
 
     @pytest.mark.parametrize("y", [np.arange(100)[:, None] % 2, np.eye(2, dtype=int)[np.arange(100) % 2]])
     def test_classes_are_one_for_each_row(self, tmp_path: Path, y: np.ndarray) -> None:

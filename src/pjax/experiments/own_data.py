@@ -1,8 +1,8 @@
 """Your own data: a file ``.csv`` or ``.npz``, arrays, or batches from an iterator, as a `Dataset`.
 
-The page "Your own data and model" says what they may be. What is learnt from the rows to train on (means,
-deviations, categories) is a `Form`: it lies in the folder of a run, and is all that is needed to read more
-rows of the same kind.
+The page "Your own data and model" says what they may be. What is known of them (categories and labels; means
+and deviations of the rows to train on) is a `Form`: it lies in the folder of a run, and is all that is needed
+to read more rows of the same kind.
 """
 
 import csv
@@ -196,7 +196,7 @@ def load(
                 f"data must be (x, y), or a mapping with these arrays, got {type(data).__name__}; batches "
                 "from an iterator become data by own_data.from_batches(batches, validation=(x, y))"
             )
-        arrays = {key: np.asarray(array) for key, array in data.items()}
+        arrays = {key: _plain(key, np.asarray(array)) for key, array in data.items()}
         for key in sorted(arrays):
             digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape}".encode())
             digest.update(np.ascontiguousarray(arrays[key]).data)
@@ -296,6 +296,15 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
 
 
 # --- Arrays ---
+
+
+def _plain(key: str, array: Array) -> Array:
+    """An array of numbers or texts, whose bytes are what it says; texts of pandas are objects."""
+    if array.dtype.kind in "OT" and all(isinstance(one, str) for one in array.flat):
+        return array.astype(str)
+    if array.dtype.kind not in "biufcSU":
+        raise DataError(f"data: {key} has type {array.dtype}, expected numbers or texts")
+    return array
 
 
 def _made(
@@ -542,7 +551,7 @@ class _Table:
 
     def _categories(self, name: str) -> tuple[str, ...]:
         found = sorted(set(self.texts[name]))
-        if all(re.fullmatch(r"[+-]?\d+,\d+", text) for text in found):
+        if all(re.fullmatch(r"[+-]?\d+(,\d+)?", text) for text in found) and "," in "".join(found):
             raise DataError(f"{self.path}: the column {name!r} has decimal commas: write points, 1.5")
         if len(found) > _CATEGORIES:
             raise DataError(
