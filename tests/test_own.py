@@ -168,6 +168,10 @@ class TestArrays:
         found = own_data.load((np.zeros((40, 6, 5), np.uint8), np.arange(40) % 2))
         assert found.input_shape == (6, 5, 1)
         assert found.kind == "image"
+        for shape in ((2, 6, 5), (2, 30), (2, 1, 6, 5)):
+            assert found.form.inputs(np.zeros(shape), "here").shape == (2, 6, 5, 1)
+        with pytest.raises(pjax.PjaxError, match=r"expected inputs of shape \(n, 6, 5, 1\).*got \(2, 5, 6\)"):
+            found.form.inputs(np.zeros((2, 5, 6)), "here")
 
     def test_a_split_that_is_there_stays(self, tmp_path: Path) -> None:
         y = np.arange(100) % 3

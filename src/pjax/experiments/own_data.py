@@ -91,9 +91,10 @@ class Form:
         return _dataset(name, self, dict.fromkeys(_PARTS, (x, y)))
 
     def inputs(self, x: Any, where: object) -> Array:
-        """Inputs as the network sees them; rows of as many numbers are taken for the right shape."""
+        """Inputs as the network sees them; they may be flat, and have other axes of one."""
         x = check_numbers(np.asarray(x), f"{where}: x")
-        if x.ndim < 1 or not len(x) or x[0].size != np.prod(self.shape, dtype=int):
+        axes, own = ([n for n in shape if n != 1] for shape in (x.shape[1:], self.shape))
+        if x.ndim < 1 or not len(x) or axes not in (own, [math.prod(own)]):
             wanted = ", ".join(map(str, ("n", *self.shape)))
             raise DataError(f"{where}: expected inputs of shape ({wanted}), as the run has; got {x.shape}")
         if self.codes and (x.dtype.kind == "f" or x.min() < 0 or x.max() >= self.codes):
