@@ -550,6 +550,14 @@ def test_other_files_of_a_run_stay(tmp_path):
     assert list(kept.parent.iterdir()) == [kept]
 
 
+def test_a_run_with_a_checkpoint_stays(tmp_path):
+    """It can be evaluated, and go on."""
+    (write(tmp_path) / "checkpoint-3.npz").write_bytes(b"")
+    with pytest.raises(InputError, match="is without a checkpoint"):
+        results.pack(tmp_path)
+    assert list(tmp_path.rglob("config.json"))
+
+
 def test_a_run_without_checks_is_packed(tmp_path):
     (write(tmp_path) / "metrics.jsonl").unlink()
     results.pack(tmp_path)

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from pjax.errors import InputError
+from pjax.experiments import checkpoint
 from pjax.tools.files import write_atomically
 from pjax.tools.trees import parse
 
@@ -402,16 +403,16 @@ def pack(folder: str | Path) -> tuple[Path, ...]:
 
     The folder gets one file for each study, ``paper`` for the paper's tables, and ``quick`` for small
     versions. What is packed already stays, but for runs that have a folder again. Runs that have not ended,
-    and other files in the folder of a run, are left alone.
+    those with a checkpoint, and other files in the folder of a run, are left alone.
     """
     folder = Path(folder)
     studies: dict[Path, list[Path]] = {}
     for run in (read_run(path.parent) for path in folder.rglob("config.json")):
-        if run.finished:
+        if run.finished and not checkpoint.every(run.folder):
             file = folder / f"{'quick' if run.quick else run.study or 'paper'}{PACKED}"
             studies.setdefault(file, []).append(run.folder)
     if not studies:
-        raise InputError(f"{folder}: no run to pack, none has ended; make some with pjax compare")
+        raise InputError(f"{folder}: no run to pack, none has ended, and is without a checkpoint")
     for file, places in studies.items():
         lines = {run.folder: line for run, line in _read_packed(file)} if file.exists() else {}
         for place in places:
