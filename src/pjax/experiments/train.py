@@ -148,8 +148,8 @@ def train(
             with contextlib.ExitStack() as logs:
                 trainer.open_loggers(loggers, logs)
                 trainer.run()
-            if not keep_checkpoint:
-                checkpoint.remove(where)
+        if not keep_checkpoint:
+            checkpoint.remove(where)
         return read_run(where)
 
 
