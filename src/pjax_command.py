@@ -301,6 +301,7 @@ def pack(folder: Results = Path("results")) -> None:
     """Put the runs that have ended into one file for each study, and remove their folders.
 
     `pjax report` reads such files; `pjax compare` makes the folders again of runs that it goes on with.
+    Runs with a checkpoint, as those of `pjax train`, stay.
     """
 
 

@@ -420,6 +420,8 @@ class TestCompare:
         assert len(read_run(folder / "1x8-ap").checks) == 2
         assert "quick.runs.jsonl" in run("pack", tmp_path)
         assert {path.parent.name for path in folder.rglob("config.json")} == {"1x8-ap"}
+        (folder / "1x8-adam").mkdir()
+        (folder / "1x8-adam" / "checkpoint-9.npz").touch()  # it was killed before it could be removed
         seen.clear()
         runs = comparing.compare("small", tmp_path, quick=True, progress=lambda name, _: seen.append(name))
         names = {run.folder.name for run in runs}

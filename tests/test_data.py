@@ -223,6 +223,13 @@ def test_moments_of_many_rows_are_those_of_all():
     np.testing.assert_allclose(deviation, x.std(0, dtype=np.float64), rtol=1e-6)
 
 
+@pytest.mark.parametrize("value", [0.1, 123.456, -7.7])
+def test_a_column_of_one_value_is_not_scaled(value):
+    """Its mean is not quite it, and rows that come later may have another."""
+    _, deviation = data.moments(np.full((1000, 1), value))
+    assert deviation == 1
+
+
 # Files that are not right
 
 

@@ -103,6 +103,20 @@ class TestTables:
         _, y = own_data.read_more(form, more, targets=True)
         assert y.tolist() == [1, 0]
 
+    @pytest.mark.parametrize("labels", [("+1", "-1"), ("01", "02"), ("1.0", "2.0")])
+    def test_labels_that_are_numbers_are_read_again_as_such(self, tmp_path: Path, labels: list) -> None:
+        rows = [["x", "y"], *([i, labels[i % 2]] for i in range(60))]
+        table = write(tmp_path / "t.csv", rows)
+        found = own_data.load(table, target="y", task="classes")
+        _, y = own_data.read_more(found.form, table, targets=True)
+        expected = np.concatenate([found.y_train, found.y_val, found.y_test])
+        np.testing.assert_array_equal(np.sort(y), np.sort(expected))
+
+    def test_names_with_digits_are_no_numbers(self, tmp_path: Path) -> None:
+        rows = [["x", "y"], *([("1_2", "12")[i % 2], i % 2] for i in range(60))]
+        found = own_data.load(write(tmp_path / "t.csv", rows), target="y")
+        assert found.form.columns == (("x", ("12", "1_2")),)
+
     def test_quotes_tabs_and_spaces(self, tmp_path: Path) -> None:
         rows = "".join(f'{i} \t"a\nb{i % 2}"\tz{i % 2}\n' for i in range(20))
         (tmp_path / "t.csv").write_text("\ufeffn\t word\tkind\n" + rows)
@@ -129,8 +143,9 @@ class TestTables:
             ("a,b\n" + "1,x\n" * 20, {"target": "b"}, "one class only, 'x'"),
             ("a,b\n1,x\n2,y\n", {"target": "b", "task": "regression"}, "no row is left|needs numbers"),
             ("a,b\n1,x\n2,y\n", {"target": "b", "ignore": ["a"]}, "no column is left beside"),
+            ("a,b\n1,1\n2,2\n", {"target": "b", "categorical": ["b"]}, "beside the target must be"),
             ("a,b\n1,x\n2,\n3,y\n", {"target": "b"}, "line 3: the target 'b' is empty"),
-            ("a;b\n1,5;x\n2,5;y\n", {"target": "b"}, "decimal commas"),
+            ("a;b\n1,5;x\n2,5;y\n3;x\n", {"target": "b"}, "decimal commas"),
             ("a,b\n1,2\n", {"target": "b", "test": 1.5}, "share of the rows, between 0 and 1; got 1.5"),
             ("a,b\n1,2\n" + "z" * 200_000 + ",3\n", {"target": "b"}, "line 3: field larger .* is a quote"),
             ("a,b\n" + f"1,{'9' * 25}\n2,1\n" * 20, {"target": "b"}, "whole number of 25 digits"),
@@ -153,6 +168,10 @@ class TestArrays:
         found = own_data.load((np.zeros((40, 6, 5), np.uint8), np.arange(40) % 2))
         assert found.input_shape == (6, 5, 1)
         assert found.kind == "image"
+        for shape in ((2, 6, 5), (2, 30), (2, 1, 6, 5)):
+            assert found.form.inputs(np.zeros(shape), "here").shape == (2, 6, 5, 1)
+        with pytest.raises(pjax.PjaxError, match=r"expected inputs of shape \(n, 6, 5, 1\).*got \(2, 5, 6\)"):
+            found.form.inputs(np.zeros((2, 5, 6)), "here")
 
     def test_a_split_that_is_there_stays(self, tmp_path: Path) -> None:
         y = np.arange(100) % 3
@@ -178,6 +197,8 @@ class TestArrays:
             ({"x": X * np.nan, "y": np.arange(100)}, "finite numbers, row 0"),
             ({"x": X.astype(str), "y": np.arange(100)}, "expected numbers"),
             ({"x_train": X, "y_train": np.arange(100)}, "needs x_train, y_train, x_test and y_test"),
+            ({"x": X, "y": np.array(["a", None] * 50)}, "y has type object, expected numbers or texts"),
+            ({"x": X, "y": np.arange(100).astype("M8[D]")}, r"y has type datetime64\[D\]"),
             ({"x": X[:, :0], "y": np.arange(100)}, r"x has no columns, its shape is \(100, 0\)"),
             ({"x": X * 1e300, "y": np.arange(100)}, "too large to compute with"),
         ],
@@ -198,6 +219,12 @@ class TestArrays:
     def test_names_of_classes_may_be_bytes(self) -> None:
         found = own_data.load((self.X, np.array([b"iris", b"rose"])[np.arange(100) % 2]))
         assert found.form.labels == ("iris", "rose")
+
+    def test_texts_are_the_same_data_wherever_they_lie(self) -> None:
+        """Those of pandas are objects, elsewhere in each process."""
+        kinds = [np.array([text.join("ab") for text in "xy" * 50], kind) for kind in (object, object, "U")]
+        digests = {own_data.load((self.X, y)).form.digest for y in kinds}
+        assert len(digests) == 1
 
     @pytest.mark.parametrize("y", [np.arange(100)[:, None] % 2, np.eye(2, dtype=int)[np.arange(100) % 2]])
     def test_classes_are_one_for_each_row(self, tmp_path: Path, y: np.ndarray) -> None:
@@ -354,6 +381,7 @@ def test_what_is_no_form_of_data_is_refused(tmp_path: Path, changes: dict, messa
         ({"method": "dr", "clip": 1.0}, "clip does not apply to the method dr"),
         ({"schedule": "cosin"}, "Did you mean 'cosine'"),
         ({"decay_steps": 10}, "decay_steps is for a schedule that falls"),
+        ({"schedule": "linear", "warmup": 50, "max_steps": 50}, "warmup must end before decay_steps, 50"),
         ({"weight_decay": -1.0}, "weight_decay must be a number from 0"),
         ({"log": "tensorbord"}, "Did you mean 'tensorboard'"),
     ],
@@ -399,7 +427,7 @@ class TestBatches:
         short = config.on(max_steps=20)
         train(short, tmp_path / "parts", data=own_data.from_batches(from_number, (X, Y)))
         again = {"resume": True, "data": own_data.from_batches(from_number, (X, Y))}
-        parts = train(None, tmp_path / "parts", max_steps=40, **again)
+        parts = train(short, tmp_path / "parts", max_steps=40, **again)
         assert [check.loss for check in parts.checks] == [check.loss for check in whole.checks]
 
     def test_an_epoch_is_begun_again(self) -> None:

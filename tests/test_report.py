@@ -550,6 +550,14 @@ def test_other_files_of_a_run_stay(tmp_path):
     assert list(kept.parent.iterdir()) == [kept]
 
 
+def test_a_run_with_a_checkpoint_stays(tmp_path):
+    """It can be evaluated, and go on."""
+    (write(tmp_path) / "checkpoint-3.npz").write_bytes(b"")
+    with pytest.raises(InputError, match="is without a checkpoint"):
+        results.pack(tmp_path)
+    assert list(tmp_path.rglob("config.json"))
+
+
 def test_a_run_without_checks_is_packed(tmp_path):
     (write(tmp_path) / "metrics.jsonl").unlink()
     results.pack(tmp_path)
@@ -689,6 +697,19 @@ def test_an_axis_says_that_it_is_stretched(tmp_path, test, stretched):
         labels = " ".join(axis.get_ylabel() for axis in figure.axes)
         assert "accuracy (%)" in labels
         assert ("stretched near 100" in labels) is stretched
+
+
+@pytest.mark.parametrize("test", [(99.9,), (100.0,)])
+def test_accuracies_near_100_are_on_the_scale(tmp_path, test):
+    from pjax.experiments import plots
+
+    run = results.read_run(write(tmp_path, seeds=[0], test=test, data="digits"))
+    checks = [dataclasses.replace(check, validation=test, test=test) for check in run.checks]
+    run = dataclasses.replace(run, checks=tuple(checks))
+    for figure in (plots.training_curves([run]), plots.single_run(run)):
+        axis = figure.axes[-1]
+        low, high = (axis.transData.transform((0, at))[1] for at in axis.get_ylim())
+        assert low < axis.transData.transform((0, test[0]))[1] < high
 
 
 def test_layers_are_whole_numbers(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from pjax.experiments import train as training
 from pjax.experiments.compare import PRESETS, Preset, compare
 from pjax.experiments.config import Config, parse_widths
 from pjax.experiments.loop import Loop
-from pjax.experiments.results import read_lines
+from pjax.experiments.results import Check, read_lines, summarise
 from pjax.experiments.train import Progress, load_params, train
 from pjax.tools import trees
 
@@ -143,6 +143,19 @@ def test_a_run_that_diverges_says_so_and_ends(tmp_path: Path) -> None:
     assert all(np.isfinite(value).all() for value in load_params(tmp_path / "run").values())
 
 
+def test_parameters_that_are_not_finite_have_no_accuracy(tmp_path: Path) -> None:
+    """Neither that of the first class, nor do they count as the best."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 3)), (rng.random(300) > 0.9).astype(int)
+    config = Config(method="sgd", learning_rate=1e38, max_steps=4, check_every=1)
+    run = train(config, tmp_path / "run", data=(x, y))
+    assert run.results[0].stopped == "diverged"
+    assert run.checks[-1].test == (0.0,)
+    assert run.results[0].best_step < run.checks[-1].step
+    checks = [Check(10, 1.0, (1.0,), (50.0,), (40.0,)), Check(20, 2.0, (math.nan,), (99.0,), (99.0,))]
+    assert summarise(0, 0, checks, 50.0, "diverged").test == 40.0
+
+
 def test_the_last_check_is_at_the_last_step(tmp_path: Path) -> None:
     """Wherever checks and calls come to lie before it; seeds together or one by one."""
     for together in (False, True):
@@ -162,7 +175,7 @@ class TestExtending:
     def test_a_run_that_has_ended_goes_on(self, tmp_path: Path) -> None:
         train(self.LONG, tmp_path / "whole")
         train(self.SHORT, tmp_path / "run")
-        assert train(None, tmp_path / "run", resume=True, max_steps=60).finished
+        assert train(self.SHORT, tmp_path / "run", resume=True, max_steps=60).finished
         assert_same(tmp_path / "whole", tmp_path / "run")
         saved = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("whole", "run")]
         assert saved[0] == saved[1]
@@ -639,5 +652,6 @@ def test_studies_see_the_same_batches() -> None:
                 assert len({c.max_steps // c.steps_per_batch for c in configs}) == 1, name
                 assert {c.patience for c in configs} == {0}
                 assert len({c.run_name for c in configs}) == len(configs)
-            shorter = list(preset.configs(quick, max_steps=1000))
-            assert {c.max_steps for c in shorter} == {1000}
+            for steps in (100, 1000):
+                shorter = list(preset.configs(quick, max_steps=steps))
+                assert {c.max_steps for c in shorter} == {steps}

@@ -69,12 +69,13 @@ class Preset:
     def _usual(self, method: str, quick: bool, most: int | None) -> dict[str, Any]:
         """Settings of a run to convergence, as in the paper, or on a number of batches."""
         small = {k: v for k, v in self.quick.items() if not k.endswith("steps")} | {"quick": True}
+        per_batch = methods.settings(method)["steps_per_batch"]
         if not self.study:
             if not quick:
                 return {"seeds": SEEDS, "max_steps": MAX_STEPS, "check_every": 1000}
             steps = most or self.quick["projection_steps" if methods.projects(method) else "steps"]
-            return small | {"max_steps": steps, "check_every": divisor(steps, QUICK_CHECKS)}
-        per_batch = methods.settings(method)["steps_per_batch"]
+            every = divisor(max(steps // per_batch, 1), QUICK_CHECKS) * per_batch
+            return small | {"max_steps": steps, "check_every": every}
         batches, checks = (self.quick["steps"], QUICK_CHECKS) if quick else (self.batches, CHECKS)
         batches = (most or batches * per_batch) // per_batch
         usual = {"seeds": (0, 1, 2), "study": self.study, "patience": 0} | (small if quick else {})

@@ -64,12 +64,14 @@ class Config:
         method: one of `pjax.experiments.methods.LABELS`, perhaps with options.
         seeds: one run for each; a seed decides the initial parameters, the order of the data, and all else
             that is random.
-        batch_size: samples in a batch; by default 256, 128 for the digits, 32 for texts.
+        batch_size: samples in a batch; by default 256, 128 for the digits, 64 for data of your own, 32 for
+            texts.
         steps_per_batch: projection steps on one batch, each of which counts as a step; by default 50, and 1
             for ``"ep"``. Methods that do not project always make one.
         max_steps: after how many steps to stop at the latest; by default as many as 40 checks need.
         check_every: steps between two checks of the accuracy; the last one is at ``max_steps``, whatever this
-            is. By default about 1000, fewer for the digits, and never more than ``max_steps``.
+            is. By default about 1000, fewer for the digits and data of your own, and never more than
+            ``max_steps``.
         patience: checks without a better validation accuracy after which to stop; 0 for never.
         learning_rate, schedule, warmup, decay_steps, weight_decay, clip: of methods with a learning rate, see
             `pjax.experiments.learners.Rates`; by default the paper's rate, and to decay ``max_steps``.
@@ -229,6 +231,8 @@ class Config:
         self._default(max_steps=_CHECKS * self.check_every)
         if self.schedule in learners.SCHEDULES[1:]:
             self._default(decay_steps=self.max_steps)
+            if self.warmup >= self.decay_steps:  # type: ignore[operator]  # both are filled in
+                raise InputError(f"warmup must end before decay_steps, {self.decay_steps}; got {self.warmup}")
         elif self.decay_steps is not None:
             raise InputError("decay_steps is for a schedule that falls: give schedule, linear or cosine")
 

@@ -425,7 +425,8 @@ def moments(x: Array, where: str = "x") -> tuple[Array, Array]:
         variance = np.sum(squares, 0) / len(x)
     if not np.isfinite(variance).all():
         raise DataError(f"{where} holds numbers up to {np.abs(x).max():.3g}, {TOO_LARGE}")
-    return mean, np.sqrt(np.where(variance > 0, variance, 1))
+    varies = (variance > 0) & (x.max(0) > x.min(0))  # the mean of one value may not be it, by rounding
+    return mean, np.sqrt(np.where(varies, variance, 1))
 
 
 def _text(name: str, text: Array, file: Path, length: int) -> Dataset:

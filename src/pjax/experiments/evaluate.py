@@ -10,7 +10,7 @@ import numpy as np
 
 from pjax.errors import DataError, InputError
 from pjax.experiments.data import Dataset
-from pjax.experiments.loop import EVALUATED, Loop, explained
+from pjax.experiments.loop import EVALUATED, Loop, explained, right
 from pjax.experiments.own_data import Form, read_more
 from pjax.experiments.train import best, saved_form
 from pjax.tools.files import write_atomically
@@ -50,7 +50,7 @@ def evaluate(
                     f"{name}: y must hold a class for each prediction, of shape {outputs.shape[:-1]}; got "
                     f"{y.shape}"
                 )
-            found[name] = round(100 * float(np.mean(outputs.argmax(-1) == y)), 6)
+            found[name] = round(100 * float(np.mean(right(outputs, y))), 6)
             continue
         errors = np.sum((outputs.astype(np.float64) - y) ** 2, axis=0)
         found[name] = round(float(explained(errors.sum(), y)), 6)

@@ -332,10 +332,19 @@ class Loop:
             counts = counts.reshape(-1, *(1,) * (y.ndim - 1))
             if not self.dataset.classes:
                 return jnp.sum(jnp.where(counts, (outputs - y) ** 2, 0.0))
-            return jnp.sum((jnp.argmax(outputs, axis=-1) == y) & counts)
+            return jnp.sum(right(outputs, y) & counts)
 
         counted = jax.vmap(one, in_axes=(0, None, None, None)) if self.together else one
         return jax.jit(counted, out_shardings=self.devices.everywhere)
+
+
+def right(outputs: Any, y: Any) -> Any:
+    """Which predictions are the labels; scores that are NaN predict nothing.
+
+    >>> right(np.array([[1.0, 2.0], [np.nan, np.nan]]), np.array([1, 0])).tolist()
+    [True, False]
+    """
+    return (outputs.argmax(-1) == y) & ~(outputs != outputs).any(-1)
 
 
 def explained(errors: Any, y: np.ndarray) -> np.ndarray:
@@ -364,10 +373,8 @@ def _load(config: Config, given: Any) -> data.Dataset:
 
 def _settled(config: Config, dataset: data.Dataset) -> Config:
     """A configuration with what only the data can say."""
-    if dataset.stream is not None:
-        if len(config.seeds) > 1:
-            raise InputError("batches that come one by one are for one seed")
-        config = dataclasses.replace(config, batch_size=len(dataset.x_train))
+    if dataset.stream is not None and len(config.seeds) > 1:
+        raise InputError("batches that come one by one are for one seed")
     if dataset.form is not None:
         config = dataclasses.replace(config, task=dataset.form.task)
     if not dataset.classes and (methods.split(config.method)[0] in methods.CLASSES_ONLY):

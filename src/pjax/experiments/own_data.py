@@ -1,8 +1,8 @@
 """Your own data: a file ``.csv`` or ``.npz``, arrays, or batches from an iterator, as a `Dataset`.
 
-The page "Your own data and model" says what they may be. What is learnt from the rows to train on (means,
-deviations, categories) is a `Form`: it lies in the folder of a run, and is all that is needed to read more
-rows of the same kind.
+The page "Your own data and model" says what they may be. What is known of them (categories and labels; means
+and deviations of the rows to train on) is a `Form`: it lies in the folder of a run, and is all that is needed
+to read more rows of the same kind.
 """
 
 import csv
@@ -91,9 +91,10 @@ class Form:
         return _dataset(name, self, dict.fromkeys(_PARTS, (x, y)))
 
     def inputs(self, x: Any, where: object) -> Array:
-        """Inputs as the network sees them; rows of as many numbers are taken for the right shape."""
+        """Inputs as the network sees them; they may be flat, and have other axes of one."""
         x = check_numbers(np.asarray(x), f"{where}: x")
-        if x.ndim < 1 or not len(x) or x[0].size != np.prod(self.shape, dtype=int):
+        axes, own = ([n for n in shape if n != 1] for shape in (x.shape[1:], self.shape))
+        if x.ndim < 1 or not len(x) or axes not in (own, [math.prod(own)]):
             wanted = ", ".join(map(str, ("n", *self.shape)))
             raise DataError(f"{where}: expected inputs of shape ({wanted}), as the run has; got {x.shape}")
         if self.codes and (x.dtype.kind == "f" or x.min() < 0 or x.max() >= self.codes):
@@ -196,7 +197,7 @@ def load(
                 f"data must be (x, y), or a mapping with these arrays, got {type(data).__name__}; batches "
                 "from an iterator become data by own_data.from_batches(batches, validation=(x, y))"
             )
-        arrays = {key: np.asarray(array) for key, array in data.items()}
+        arrays = {key: _plain(key, np.asarray(array)) for key, array in data.items()}
         for key in sorted(arrays):
             digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape}".encode())
             digest.update(np.ascontiguousarray(arrays[key]).data)
@@ -277,7 +278,8 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
         table = _Table(Path(where))
         arrays = {"x": table.inputs(form.columns)}
         if targets:
-            arrays["y"] = np.array(table.column(form.target)) if form.labels else table.target(form.target)
+            named = not all(map(_is_number, form.labels))
+            arrays["y"] = np.array(table.column(form.target)) if named else table.target(form.target)
     else:
         raise DataError(f"{where}: the run's data were arrays, not a table: give .npz or .npy")
     for name, what in (("x", "inputs"), ("y", "labels"))[: 1 + targets]:
@@ -295,6 +297,15 @@ def read_more(form: Form, data: Any, *, targets: bool) -> tuple[Array, Array | N
 
 
 # --- Arrays ---
+
+
+def _plain(key: str, array: Array) -> Array:
+    """An array of numbers or texts, whose bytes are what it says; texts of pandas are objects."""
+    if array.dtype.kind in "OT" and all(isinstance(one, str) for one in array.flat):
+        return array.astype(str)
+    if array.dtype.kind not in "biufcSU":
+        raise DataError(f"data: {key} has type {array.dtype}, expected numbers or texts")
+    return array
 
 
 def _made(
@@ -481,9 +492,10 @@ class _Table:
         if target is None:
             raise InputError(f"{self.path}: say which column is the target; it has {some(self.names, 10)}")
         check_name(f"{self.path}: the target", target, self.names)
+        others = [name for name in self.names if name != target]
         for name in (*ignore, *categorical):
-            check_name(f"{self.path}: a column", name, self.names)
-        inputs = [name for name in self.names if name != target and name not in ignore]
+            check_name(f"{self.path}: a column beside the target", name, others)
+        inputs = [name for name in others if name not in ignore]
         if not inputs:
             raise DataError(f"{self.path}: no column is left beside the target {target!r}")
         columns = tuple(
@@ -540,7 +552,7 @@ class _Table:
 
     def _categories(self, name: str) -> tuple[str, ...]:
         found = sorted(set(self.texts[name]))
-        if all(re.fullmatch(r"[+-]?\d+,\d+", text) for text in found):
+        if all(re.fullmatch(r"[+-]?\d+(,\d+)?", text) for text in found) and "," in "".join(found):
             raise DataError(f"{self.path}: the column {name!r} has decimal commas: write points, 1.5")
         if len(found) > _CATEGORIES:
             raise DataError(
@@ -563,10 +575,10 @@ class _Table:
 
 def _is_number(text: str) -> bool:
     """
-    >>> [_is_number(text) for text in ("-1.5e3", "NA", "", "inf")]
-    [True, False, False, False]
+    >>> [_is_number(text) for text in ("-1.5e3", "NA", "", "inf", "1_2")]
+    [True, False, False, False, False]
     """
     try:
-        return math.isfinite(float(text))
+        return "_" not in text and math.isfinite(float(text))  # Python reads 1_2 as 12
     except ValueError:
         return False

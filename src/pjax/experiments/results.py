@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from pjax.errors import InputError
+from pjax.experiments import checkpoint
 from pjax.tools.files import write_atomically
 from pjax.tools.trees import parse
 
@@ -87,8 +88,10 @@ class Check:
 
 def summarise(seed: int, place: int, checks: Sequence[Check], train: float, stopped: str) -> SeedResult:
     """The metrics of one seed, with its place among others, from all checks until it stopped."""
-    validation = [check.validation[place] for check in checks]
-    best, reached = checks[int(np.argmax(validation))], checks[check_at_fraction(validation)]
+    # Parameters are not kept from where the loss was not finite.
+    finite = [check for check in checks if not math.isnan(check.loss[place])] or checks
+    validation = [check.validation[place] for check in finite]
+    best, reached = finite[int(np.argmax(validation))], finite[check_at_fraction(validation)]
     return SeedResult(
         seed=seed,
         test=best.test[place],
@@ -400,16 +403,16 @@ def pack(folder: str | Path) -> tuple[Path, ...]:
 
     The folder gets one file for each study, ``paper`` for the paper's tables, and ``quick`` for small
     versions. What is packed already stays, but for runs that have a folder again. Runs that have not ended,
-    and other files in the folder of a run, are left alone.
+    those with a checkpoint, and other files in the folder of a run, are left alone.
     """
     folder = Path(folder)
     studies: dict[Path, list[Path]] = {}
     for run in (read_run(path.parent) for path in folder.rglob("config.json")):
-        if run.finished:
+        if run.finished and not checkpoint.every(run.folder):
             file = folder / f"{'quick' if run.quick else run.study or 'paper'}{PACKED}"
             studies.setdefault(file, []).append(run.folder)
     if not studies:
-        raise InputError(f"{folder}: no run to pack, none has ended; make some with pjax compare")
+        raise InputError(f"{folder}: no run to pack, none has ended, and is without a checkpoint")
     for file, places in studies.items():
         lines = {run.folder: line for run, line in _read_packed(file)} if file.exists() else {}
         for place in places:

@@ -116,7 +116,11 @@ def train(
     ([100, 200], True)
     """
     devices = devices or Devices()
-    given = {name: GIVEN for name, value in (("data", data), ("model", model)) if value is not None}
+    given: dict[str, Any] = {
+        name: GIVEN for name, value in (("data", data), ("model", model)) if value is not None
+    }
+    if isinstance(data, Dataset) and data.stream is not None:
+        given["batch_size"] = len(data.x_train)
     if given and (config is not None or not resume):
         config = (config or Config()).on(**given)
     changes = {"max_steps": max_steps, "patience": patience}
@@ -126,7 +130,7 @@ def train(
     with contextlib.ExitStack() as held:
         plan = devices.decide(lambda: _prepare(config, folder, resume, limits, held))
         decided = Config.from_json(plan["config"])
-        if config is not None and (different := config.differences(decided)):
+        if config is not None and (different := config.differences(decided).keys() - limits):
             raise InputError(
                 f"process 0 has other settings ({', '.join(different)}): give all processes the same"
             )
@@ -144,8 +148,8 @@ def train(
             with contextlib.ExitStack() as logs:
                 trainer.open_loggers(loggers, logs)
                 trainer.run()
-            if not keep_checkpoint:
-                checkpoint.remove(where)
+        if not keep_checkpoint:
+            checkpoint.remove(where)
         return read_run(where)
 
 
@@ -428,8 +432,9 @@ class _Trainer:
         if not self._active():
             why = ", ".join(sorted({self._stopped(i) or "limit" for i in range(len(self.config.seeds))}))
             raise InputError(
-                f"{self.folder}: no seed can go on, all have stopped ({why}). After checks without a better "
-                "validation accuracy ('patience'), give a larger patience, or 0 for never"
+                f"{self.folder}: no seed can go on, all have stopped ({why}). At the 'limit', give more "
+                "max_steps; after checks without a better validation accuracy ('patience'), a larger "
+                "patience, or 0 for never"
             )
         (self.folder / "results.jsonl").unlink(missing_ok=True)
         file = self.folder / "config.json"

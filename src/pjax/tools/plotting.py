@@ -243,16 +243,17 @@ def accuracy_scale(axis: Any, accuracies: np.ndarray, label: str = "") -> None:
     if label:
         axis.set_ylabel(label + "\nstretched near 100" * stretched)
     if stretched:
-        least = max(0.2, 0.65 * (100 - top))  # the error at the upper end
+        full = 100.0 if top <= 99.8 else 100.3  # beyond that 100 must be on the scale
+        least = max(0.2, 0.65 * (full - top))  # the error at the upper end
         axis.set_yscale(
             "function",
             functions=(
-                lambda a: -np.log10(np.maximum(100 - np.asarray(a, dtype=np.float64), least / 2)),
-                lambda s: 100 - 10.0 ** -np.asarray(s, dtype=np.float64),
+                lambda a: -np.log10(np.maximum(full - np.asarray(a, dtype=np.float64), least / 2)),
+                lambda s: full - 10.0 ** -np.asarray(s, dtype=np.float64),
             ),
         )
-        axis.set_ylim(max(0.0, 100 - 1.15 * (100 - bottom)), 100 - least)
-        ticks = [t for t in (0, 40, 60, 80, 90, 95, 97, 98, 99, 99.5) if t <= 100 - least]
+        axis.set_ylim(max(0.0, full - 1.15 * (full - bottom)), full - least)
+        ticks = [t for t in (0, 40, 60, 80, 90, 95, 97, 98, 99, 99.5, 100) if t <= full - least]
         axis.yaxis.set_major_locator(ticker.FixedLocator(ticks))
     else:
         room = 0.06 * (top - bottom) + 0.5
