@@ -545,8 +545,8 @@ class _Table:
         if wrong := [i for i, text in enumerate(texts) if not _is_number(text)]:
             raise DataError(
                 f"{self.path}, line {self.lines[wrong[0]]}: {texts[wrong[0]]!r} in the column {name!r}, "
-                f"whose other entries are numbers ({len(wrong)} such lines): correct it, name the column in "
-                "categorical, or leave out the lines"
+                f"whose other entries are numbers ({len(wrong)} such lines): correct it, leave out the "
+                "lines or, if it is an input, name the column in categorical"
             )
         return np.array([float(text) for text in texts])
 
