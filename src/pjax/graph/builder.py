@@ -238,7 +238,8 @@ class Builder:
             return [layout.held(args[0])]
         moving = [a for a in args if a.depends]
         if all(0 in a.shape for a in moving) or all(0 in aval(v).shape for v in eqn.outvars):
-            self.empty = self.empty or f"{name!r}{lines.at(eqn)}"  # nothing of anything
+            label = eqn.params["rule"].name if name == "pjax" else name
+            self.empty = self.empty or f"{label!r}{lines.at(eqn)}"  # nothing of anything
             return [_aside(out) if out.size else _nothing(out) for out in self.call(eqn, args)]
         if name in _SAME:
             return args
@@ -449,18 +450,19 @@ class Builder:
         asked: dict[int, Expr] = {}
         found: list[Expr] = []
         for i, out in enumerate(outputs):
-            if out.from_loss or not out.depends:
+            asks = out.depends or (layout.needs_of(out) and not _is_real(out.dtype))  # as x > 0 would
+            if out.from_loss or not asks:
                 found.append(out)
                 continue
             sources = [self.nodes[s] for s in layout.nodes_of(out)]
             targets = [None if n.rule is None else n.rule.as_target() for n in sources]
-            if all(target is not None for target in targets):
+            if sources and all(target is not None for target in targets):
                 for node, rule in zip(sources, targets, strict=True):
                     if node.index not in asked:
                         exprs = [wire.expr for wire in node.inputs]
                         asked[node.index] = self.target(rule, exprs, None, node.line)
                     found.append(asked[node.index])
-            elif out.size == 1:
+            elif out.depends and out.size == 1:
                 found.append(self._lifted(out))
             else:
                 where = f" at {out.line}" if out.line else ""
