@@ -338,8 +338,9 @@ class Builder:
         Complex numbers stay inside of nodes: what follows from real ones and ends in real ones is one.
         """
         outs = []
+        follow = self._following(args) if eqn.primitive.name == "custom_linear_solve" else {}
         for i, plain in enumerate(self.call(eqn, args)):
-            form = equations.joint_form(eqn, args, i)
+            form = equations.joint_form(eqn, args, i, follow)
             if _is_real(plain.dtype):
                 outs.append(self._whole(form, eqn, i))
             elif jnp.issubdtype(plain.dtype, jnp.complexfloating):
@@ -347,6 +348,21 @@ class Builder:
             else:
                 outs.append(dataclasses.replace(plain, depends=False))
         return outs
+
+    def _following(self, args: Sequence[Expr]) -> dict[int, Form]:
+        """What JAX holds of operands that move, as a function of these: the factors of a matrix."""
+        known: dict[int, Form | None] = {id(a): None for a in args if a.depends}
+
+        def form(a: Expr) -> Form | None:
+            made = self._made.get(id(a))
+            if id(a) in known or a.depends or made is None or not layout.needs_of(a):
+                return known.get(id(a))
+            forms = {id(b): found for b in made.operands if (found := form(b)) is not None}
+            moves = forms or any(b.depends and id(b) in known for b in made.operands)
+            found = equations.joined(made.eqn, made.operands, forms, made.result, True) if moves else None
+            return known.setdefault(id(a), found)
+
+        return {id(a): found for a in args if (found := form(a)) is not None}
 
     def _whole(self, form: Form, eqn: jex.JaxprEqn, i: int) -> Expr:
         """One result of an equation as a node that is projected as a whole."""
