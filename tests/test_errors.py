@@ -50,6 +50,11 @@ CASES = {
         GraphError,
         r"output 1.*float32\[3,2\].*has_aux=True",
     ),
+    "a comparison": (
+        lambda: AP.update(lambda w: (loss(w), w.sum() > 1), W),
+        GraphError,
+        r"output 1.*bool\[\] at .*test_errors.py",
+    ),
     "parameter as output": (lambda: AP.update(lambda w: (loss(w), w), W), GraphError, "output 1"),
     "no pair": (
         lambda: AP.update(loss, W, has_aux=True),
@@ -157,6 +162,11 @@ CASES = {
         lambda: AP.update(lambda w: pjax.cross_entropy(X[:0] @ w, Y[:0]), W),
         InputError,
         "empty.*drop the incomplete batch",
+    ),
+    "empty parameters": (
+        lambda: AP.update(lambda w: pjax.squared_error(w, W[:0]), W[:0]),
+        InputError,
+        "'squared_error' at .*test_errors.py.* has no numbers",
     ),
     "no parameters": (lambda: AP.update(lambda _: loss(W), {}), InputError, "the parameters are empty"),
     # --- options ---

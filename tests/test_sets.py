@@ -195,7 +195,17 @@ def test_lengths_of_the_largest_numbers(into):
 
 def test_bounds_of_whole_numbers_may_be_large():
     x = jnp.array([-5.0, 1.4, 3e30], jnp.float32)
-    np.testing.assert_allclose(sets.Integers(0, 2**40).project(x), [0.0, 1.0, 2.0**40])
+    for zero in (0, np.int64(0)):
+        np.testing.assert_allclose(sets.Integers(zero, 2**40).project(x), [0.0, 1.0, 2.0**40])
+
+
+@pytest.mark.parametrize("make", [lambda x: sets.Box(x, 1.0), lambda x: sets.Simplex(1 - x)])
+def test_a_set_that_turns_out_to_be_empty_has_no_solution(make):
+    def converges(x):
+        return pjax.solve(lambda v: pjax.constrain(v, make(x)), jnp.zeros(2), optim.DouglasRachford())
+
+    found = jax.vmap(converges)(jnp.array([1.0, 2.0]))
+    assert found.status.tolist() == [pjax.Status.CONVERGED, pjax.Status.NOT_FINITE]
 
 
 def test_the_simplex_far_away():

@@ -89,6 +89,36 @@ def test_a_start_that_solves_it():
     np.testing.assert_allclose(found.params, point, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        jnp.linalg.inv,
+        lambda a: jnp.linalg.solve(a @ a.T, jnp.ones(2)),
+        lambda a: jax.vmap(lambda b: jnp.linalg.solve(a, b))(jnp.eye(2)),
+    ],
+)
+def test_a_matrix_with_which_a_system_is_solved_moves(fn):
+    """JAX factors it as if it did not."""
+    start, wanted = jnp.array([[0.8, 0.1], [-0.2, 0.6]]), fn(jnp.array([[0.7, 0.0], [-0.1, 0.6]]))
+    found = pjax.solve(lambda a: pjax.squared_error(fn(a), wanted), start, optim.DouglasRachford())
+    assert found.converged
+    np.testing.assert_allclose(fn(found.params), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.8])
+def test_the_solution_is_where_the_constraints_were_seen_to_hold(beta):
+    """And not a step on, where of entries that are equal up to rounding another one may be the largest."""
+
+    def latin(x):
+        return [pjax.constrain(x, pjax.sets.OneHot(), axis=axis) for axis in range(3)]
+
+    starts = np.random.default_rng(0).choice([0.0, 0.5, 1.0, 2.0], (200, 3, 3, 3)).astype(np.float32)
+    solver = optim.DifferenceMap(beta=beta)
+    found = jax.vmap(lambda start: pjax.solve(latin, start, solver, max_steps=200))(starts)
+    assert found.converged.mean() > 0.9
+    assert (np.abs(found.params - np.round(found.params))[found.converged] < 1e-4).all()
+
+
 @pytest.mark.parametrize("solver", [optim.DouglasRachford(), optim.AlternatingProjections()])
 def test_choices_are_made_anew_until_they_stay(solver):
     """The largest number is to be zero: of which number that is said changes on the way."""

@@ -238,7 +238,8 @@ class Builder:
             return [layout.held(args[0])]
         moving = [a for a in args if a.depends]
         if all(0 in a.shape for a in moving) or all(0 in aval(v).shape for v in eqn.outvars):
-            self.empty = self.empty or f"{name!r}{lines.at(eqn)}"  # nothing of anything
+            label = eqn.params["rule"].name if name == "pjax" else name
+            self.empty = self.empty or f"{label!r}{lines.at(eqn)}"  # nothing of anything
             return [_aside(out) if out.size else _nothing(out) for out in self.call(eqn, args)]
         if name in _SAME:
             return args
@@ -337,8 +338,9 @@ class Builder:
         Complex numbers stay inside of nodes: what follows from real ones and ends in real ones is one.
         """
         outs = []
+        follow = self._following(args) if eqn.primitive.name == "custom_linear_solve" else {}
         for i, plain in enumerate(self.call(eqn, args)):
-            form = equations.joint_form(eqn, args, i)
+            form = equations.joint_form(eqn, args, i, follow)
             if _is_real(plain.dtype):
                 outs.append(self._whole(form, eqn, i))
             elif jnp.issubdtype(plain.dtype, jnp.complexfloating):
@@ -346,6 +348,21 @@ class Builder:
             else:
                 outs.append(dataclasses.replace(plain, depends=False))
         return outs
+
+    def _following(self, args: Sequence[Expr]) -> dict[int, Form]:
+        """What JAX holds of operands that move, as a function of these: the factors of a matrix."""
+        known: dict[int, Form | None] = {id(a): None for a in args if a.depends}
+
+        def form(a: Expr) -> Form | None:
+            made = self._made.get(id(a))
+            if id(a) in known or a.depends or made is None or not layout.needs_of(a):
+                return known.get(id(a))
+            forms = {id(b): found for b in made.operands if (found := form(b)) is not None}
+            moves = forms or any(b.depends and id(b) in known for b in made.operands)
+            found = equations.joined(made.eqn, made.operands, forms, made.result, True) if moves else None
+            return known.setdefault(id(a), found)
+
+        return {id(a): found for a in args if (found := form(a)) is not None}
 
     def _whole(self, form: Form, eqn: jex.JaxprEqn, i: int) -> Expr:
         """One result of an equation as a node that is projected as a whole."""
@@ -449,18 +466,19 @@ class Builder:
         asked: dict[int, Expr] = {}
         found: list[Expr] = []
         for i, out in enumerate(outputs):
-            if out.from_loss or not out.depends:
+            asks = out.depends or (layout.needs_of(out) and not _is_real(out.dtype))  # as x > 0 would
+            if out.from_loss or not asks:
                 found.append(out)
                 continue
             sources = [self.nodes[s] for s in layout.nodes_of(out)]
             targets = [None if n.rule is None else n.rule.as_target() for n in sources]
-            if all(target is not None for target in targets):
+            if sources and all(target is not None for target in targets):
                 for node, rule in zip(sources, targets, strict=True):
                     if node.index not in asked:
                         exprs = [wire.expr for wire in node.inputs]
                         asked[node.index] = self.target(rule, exprs, None, node.line)
                     found.append(asked[node.index])
-            elif out.size == 1:
+            elif out.depends and out.size == 1:
                 found.append(self._lifted(out))
             else:
                 where = f" at {out.line}" if out.line else ""

@@ -67,9 +67,9 @@ def scalar_form(eqn: jex.JaxprEqn, args: Sequence[Expr], longest: int) -> Form |
         return None
     forms = [(id(a), a.form) for a in args if a.form is not None and a.form.bases[0] is base]
     if any(len(f.bases) != 1 for _, f in forms) or sum(len(f.steps) for _, f in forms) >= longest:
-        return _joined(eqn, args, {}, 0, _is_curved(name, args)) if len(moving) == 1 else None
+        return joined(eqn, args, {}, 0, _is_curved(name, args)) if len(moving) == 1 else None
     curved = any(f.is_curved for _, f in forms) or _is_curved(name, args)
-    return _joined(eqn, args, dict(forms), 0, curved)
+    return joined(eqn, args, dict(forms), 0, curved)
 
 
 def _is_curved(name: str, args: Sequence[Expr]) -> bool:
@@ -84,15 +84,15 @@ def _is_curved(name: str, args: Sequence[Expr]) -> bool:
     return name not in _ARITHMETIC and name not in _LOGIC
 
 
-def joint_form(eqn: jex.JaxprEqn, args: Sequence[Expr], result: int) -> Form:
-    """A result of an equation as a function of what its operands follow from."""
+def joint_form(eqn: jex.JaxprEqn, args: Sequence[Expr], result: int, follow: dict[int, Form]) -> Form:
+    """A result of an equation as a function of what its operands, complex or said to follow, follow from."""
     complexes = {
         id(a): a.form for a in args if a.form is not None and jnp.issubdtype(a.dtype, jnp.complexfloating)
     }
-    return _joined(eqn, args, complexes, result, True)
+    return joined(eqn, args, complexes | follow, result, True)
 
 
-def _joined(
+def joined(
     eqn: jex.JaxprEqn, args: Sequence[Expr], forms: dict[int, Form], result: int, is_curved: bool
 ) -> Form:
     """The form of a result, given those of some operands; the others are what it starts from."""

@@ -206,9 +206,11 @@ def run(
             return (at.steps < max_steps) & (at.moving > limit) & jnp.isfinite(at.moving)
 
         def step(carry: tuple[Any, _At]) -> tuple[Any, _At]:
-            state, at = carry
-            state, k = iteration.step(state), at.steps
-            moving, violation = per_edge(state.squared), per_edge(state.squared + still)
+            (state, at), k = carry, carry[1].steps
+            after = iteration.step(state)
+            moving, violation = per_edge(after.squared), per_edge(after.squared + still)
+            # That all holds is seen of the state before: one step on, a nearest point may be another one.
+            state = jax.tree.map(lambda old, new: jnp.where(moving <= limit, old, new), state, after)
             if listener is not None:
                 due = every == 1 or (k + 1) % every == 0
                 call_when(due, tell, listener, k + 1, violation)

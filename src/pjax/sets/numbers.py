@@ -19,7 +19,7 @@ class Box(Set):
 
     Args:
         lower: a number, an array of the shape of the value, or None for no bound.
-        upper: likewise.
+        upper: likewise. Where it turns out to be below the other, inside `jit`, the result is NaN.
 
     >>> Box(-1.0, 1.0).project(jnp.array([-3.0, 0.5, 2.0])).tolist()
     [-1.0, 0.5, 1.0]
@@ -44,7 +44,10 @@ class Box(Set):
             raise InputError(f"Box: lower must not be above upper; got {self.lower!r}, {self.upper!r}.")
 
     def project(self, x: jax.Array) -> jax.Array:
-        return jnp.clip(x, self.lower, self.upper)
+        found = jnp.clip(x, self.lower, self.upper)
+        if self.lower is None or self.upper is None:
+            return found
+        return jnp.where(self.lower > self.upper, jnp.nan, found)
 
 
 @jax.tree_util.register_dataclass
@@ -86,7 +89,7 @@ class Integers(Set):
 
     def __post_init__(self) -> None:
         for bound in (self.low, self.high):
-            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | np.integer)):
                 raise InputError(f"Integers: bounds must be whole numbers or None; got {bound!r}.")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise InputError(f"Integers: low must not be above high; got {self.low} and {self.high}.")

@@ -97,6 +97,7 @@ class Simplex(Set):
 
     def project(self, x: jax.Array) -> jax.Array:
         total = jnp.broadcast_to(jnp.asarray(self.total, x.dtype), x.shape[:-1])[..., None]
+        total = jnp.where(total < 0, jnp.nan, total)  # inside `jit`, where it was not seen before
         # Below the largest by more than the total nothing stays: sums are of numbers of one size.
         low = jnp.maximum(x - jnp.max(x, axis=-1, keepdims=True), -total)
         order = -jnp.sort(-low, axis=-1)
