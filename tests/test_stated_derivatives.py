@@ -218,6 +218,21 @@ def test_what_a_derivative_captures_counts():
         check(capturing(x), moved(capturing(x)))
 
 
+def test_what_a_derivative_captures_inside_jit_counts():
+    def capturing(factor):
+        scaled = jax.custom_vjp(lambda w: w)
+        scaled.defvjp(lambda w: (w, None), lambda _, g: (factor * g,))
+        return lambda p: loss_of(X @ scaled(p["w"]) + p["b"])
+
+    @jax.jit
+    def both(first, second):
+        return moved(capturing(first)), moved(capturing(second))
+
+    for factors in ((1.0, 3.0), (2.0, 4.0)):
+        for factor, found in zip(factors, both(*factors), strict=True):
+            check(capturing(factor), found)
+
+
 def test_a_derivative_may_capture_a_key():
     def dropped(seed):
         key = jax.random.key(seed)

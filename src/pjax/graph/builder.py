@@ -234,6 +234,12 @@ class Builder:
         if name in _INNER:
             with lines.inside(eqn):
                 return _INNER[name](self, eqn, args, wanted)
+        if any(type(effect).__name__ == "NamedAxisEffect" for effect in eqn.effects):
+            raise GraphError(
+                f"{name!r}{lines.at(eqn)} exchanges values between devices; the function that is handed to an"
+                " optimiser can sum over axes of arrays and of jax.vmap. Divide the batch among devices"
+                " outside, by a sharding, or average the parameters behind the update"
+            )
         if name == "stop_gradient":
             return [layout.held(args[0])]
         moving = [a for a in args if a.depends]

@@ -248,15 +248,29 @@ def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return (str(value.dtype), freeze(jax.random.key_data(value)))
         array = np.asarray(value)
-        return (array.shape, str(array.dtype), array.tobytes())
+        numbers = freeze(array.tolist()) if array.dtype.hasobject else array.tobytes()
+        return (array.shape, str(array.dtype), numbers)
     # Not all that are equal are the same: 0.0 and -0.0, 1 and True.
     if isinstance(value, bool | float | complex | np.generic):
         return (type(value), repr(value))
     try:
         hash(value)
-    except TypeError:
-        return ("unhashable", repr(value))
+    except TypeError:  # as of what is traced: it is the same as itself alone
+        return _Itself(value)
     return value
+
+
+class _Itself:
+    """Stands for an object that cannot be compared."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 # --- What they compute ------------------------------------------------------------------------------------
