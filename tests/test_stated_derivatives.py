@@ -208,10 +208,11 @@ def test_another_derivative_is_another_program():
         check(fn, moved(fn))
 
 
-def test_what_a_derivative_captures_counts():
+@pytest.mark.parametrize("wrap", [lambda fn: fn, jax.jit])
+def test_what_a_derivative_captures_counts(wrap):
     def capturing(x):
-        product = jax.custom_vjp(lambda w: x @ w)
-        product.defvjp(lambda w: (x @ w, None), lambda _, g: (3 * x.T @ g,))
+        product = jax.custom_vjp(wrap(lambda w: x @ w))
+        product.defvjp(lambda w: (product(w), None), wrap(lambda _, g: (3 * x.T @ g,)))
         return lambda p: loss_of(product(p["w"]) + p["b"])
 
     for x in (X, 2 * X):

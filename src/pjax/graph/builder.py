@@ -293,7 +293,7 @@ class Builder:
         ``fn`` is what computes it, if not the equation itself.
         """
         places = frozenset(range(len(args))).intersection(range(len(args)) if data is None else data)
-        key = (eqn.primitive.name, jaxprs.params_key(eqn))
+        key = (eqn.primitive.name, jaxprs.params_key(eqn), jaxprs.calls(eqn))
         fn = functools.partial(jaxprs.bind, eqn) if fn is None else fn
         call = Call(eqn.primitive.name, fn, tuple(args), places, key)
         depends, from_loss = any(a.depends for a in args), any(a.from_loss for a in args)

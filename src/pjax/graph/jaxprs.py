@@ -100,17 +100,25 @@ def _inner(value: Any) -> Iterator[Any]:
             yield from _inner(part)
 
 
-def capturing(*equations: jex.JaxprEqn) -> list[Any]:
-    """The jaxprs in equations, at any depth, that captured something, in order, each once."""
-    found: dict[int, Any] = {}
+def _captures(*equations: jex.JaxprEqn) -> Iterator[Any]:
+    """The jaxprs in equations, at any depth, that captured something, in order."""
     for eqn in equations:
         read = sorted(eqn.params) if eqn.primitive.name in _READ else ()
         for inner in (inner for key in read for inner in _inner(eqn.params[key])):
             if isinstance(inner, jex.ClosedJaxpr) and inner.consts:
-                found.setdefault(id(inner), inner)
-            for deeper in capturing(*opened(inner).eqns):
-                found.setdefault(id(deeper), deeper)
-    return list(found.values())
+                yield inner
+            yield from _captures(*opened(inner).eqns)
+
+
+def capturing(*equations: jex.JaxprEqn) -> list[Any]:
+    """The same, each once, however often it is called."""
+    return list({id(inner): inner for inner in _captures(*equations)}.values())
+
+
+def calls(*equations: jex.JaxprEqn) -> tuple[int, ...]:
+    """Which of these are called where: their places in `capturing`."""
+    numbers: dict[int, int] = {}
+    return tuple(numbers.setdefault(id(inner), len(numbers)) for inner in _captures(*equations))
 
 
 # --- What is needed ---------------------------------------------------------------------------------------
@@ -170,10 +178,11 @@ def is_variable(v: Any) -> bool:
 # --- When two do the same ---------------------------------------------------------------------------------
 
 
-def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
+def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True, by_value: bool = False) -> tuple[Any, ...]:
     """A key that is the same for jaxprs that do the same with the same captured arrays.
 
-    ``stated``: whether derivatives that users state are part of what they do.
+    ``stated``: whether derivatives that users state are part of what they do. ``by_value``: whether what inner
+    jaxprs captured is.
     """
     number: dict[Any, int] = {}
 
@@ -187,25 +196,26 @@ def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
         (
             eqn.primitive.name,
             tuple(var(v) for v in eqn.invars),
-            params_key(eqn, stated),
+            params_key(eqn, stated, by_value),
             tuple(var(v) for v in eqn.outvars),
         )
         for eqn in jaxpr.eqns
     )
-    return (head, eqns, tuple(var(v) for v in jaxpr.outvars))
+    return (head, eqns, tuple(var(v) for v in jaxpr.outvars), calls(*jaxpr.eqns))
 
 
-def params_key(eqn: jex.JaxprEqn, stated: bool = True) -> Any:
-    """A key that is the same for static arguments that mean the same; without what inner jaxprs captured."""
+def params_key(eqn: jex.JaxprEqn, stated: bool = True, by_value: bool = False) -> Any:
+    """A key that is the same for static arguments that mean the same; see `jaxpr_key`."""
     if eqn.primitive.name in WRAPPERS:  # only what is inside matters
-        inside = jaxpr_key(opened(wrapped(eqn)), stated)
-        return (inside, _derivative_key(eqn)) if stated and states_derivative(eqn) else inside
-    by_value = eqn.primitive.name not in _READ
+        if stated and states_derivative(eqn):
+            return freeze(wrapped(eqn)), _derivative_key(eqn)
+        return freeze(wrapped(eqn), by_value, stated)
+    by_value = by_value or eqn.primitive.name not in _READ
     return tuple(sorted((k, freeze(v, by_value, stated)) for k, v in eqn.params.items()))
 
 
 def _derivative_key(eqn: jex.JaxprEqn) -> Any:
-    """A key that is the same for derivatives that do the same; captured arrays count by their values."""
+    """A key that is the same for derivatives that do the same."""
 
     def is_real(v: Any) -> bool:
         return jnp.issubdtype(v.aval.dtype, jnp.inexact)
@@ -227,19 +237,19 @@ def _derivative_key(eqn: jex.JaxprEqn) -> Any:
         closed = jax.make_jaxpr(pulled)(shapes(eqn.invars), shapes([v for v in eqn.outvars if is_real(v)]))
     except Exception:  # whatever a rule says that is wrong, or of no use here: methods may do without it
         return eqn
-    return freeze(closed, stated=False), freeze(wrapped(eqn).consts)
+    return freeze(closed, stated=False)
 
 
 def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
     """A hashable stand-in for a static argument.
 
-    ``by_value``: whether what inner jaxprs captured is part of it. ``stated``: see `jaxpr_key`.
+    ``by_value`` and ``stated`` are those of `jaxpr_key`.
     """
     if isinstance(value, jex.ClosedJaxpr):
         constants = tuple(map(freeze, value.consts)) if by_value else ()
-        return ("closed", jaxpr_key(value.jaxpr, stated), constants)
+        return ("closed", jaxpr_key(value.jaxpr, stated, by_value), constants)
     if isinstance(value, jex.Jaxpr):
-        return ("jaxpr", jaxpr_key(value, stated))
+        return ("jaxpr", jaxpr_key(value, stated, by_value))
     if isinstance(value, (tuple, list)):
         return tuple(freeze(v, by_value, stated) for v in value)
     if isinstance(value, dict):
