@@ -181,8 +181,8 @@ def is_variable(v: Any) -> bool:
 def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True, by_value: bool = False) -> tuple[Any, ...]:
     """A key that is the same for jaxprs that do the same with the same captured arrays.
 
-    ``stated``: whether derivatives that users state are part of what they do. ``by_value``: whether what inner
-    jaxprs captured is.
+    ``stated``: whether derivatives that users state are part of what they do.
+    ``by_value``: whether what inner jaxprs captured is.
     """
     number: dict[Any, int] = {}
 
