@@ -440,6 +440,19 @@ def test_layers_may_read_what_cannot_be_batched():
     values_agree(fn, list(0.5 * jax.random.normal(jax.random.key(0), (6, 5, 5))))
 
 
+def test_layers_that_read_a_constant_and_what_is_held():
+    x = jax.random.normal(KEY, (3, 4))
+
+    def fn(p):
+        h = x * p
+        for known in (lambda _: x, jax.lax.stop_gradient, lambda _: 2 * x, jax.lax.stop_gradient):
+            h = jnp.maximum(h, h[:, ::-1])
+            h = h * known(h)
+        return pjax.squared_error(h, x)
+
+    values_agree(fn, jnp.ones(4))
+
+
 def test_the_tail_may_read_what_lies_far_back():
     _, params = deep(10)
     x = jax.random.normal(jax.random.key(1), (4, 3))
