@@ -118,6 +118,22 @@ def test_no_warning_inside_jit_where_nothing_is_neglected():
         jax.effects_barrier()
 
 
+@pytest.mark.parametrize(("history", "warned"), [(1, 2), (6, 0)])
+def test_warnings_under_vmap_are_of_those_that_neglect(history, warned):
+    x, y = jax.random.normal(KEY, (2, 20, 10))
+    params = 0.1 * jax.random.normal(KEY, (2, 3, 10, 10))
+    method = DouglasRachford(steps_per_update=5, history=history)
+
+    def fn(p):
+        return pjax.squared_error(jax.nn.relu(jax.nn.relu(x @ p[0]) @ p[1]) @ p[2], y)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        jax.block_until_ready(jax.vmap(lambda p: method.update(fn, p))(params))
+        jax.effects_barrier()
+    assert len(said) == warned
+
+
 def test_points_of_spheres_are_not_lost_in_silence():
     """The product of zeros has a sphere of nearest points; a history holds none of them."""
     params = {"a": jnp.zeros((2, 3)), "b": jnp.zeros((3, 2))}

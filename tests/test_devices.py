@@ -199,6 +199,29 @@ def test_explicit_axes_are_refused_with_advice(report):
     assert "AxisType.Auto" in report["explicit"]
 
 
+@pytest.mark.parametrize("method", [optim.AlternatingProjections(), optim.ExtrapolatedProjections()])
+def test_inside_shard_map(method):
+    fn, params, batch = problem()
+    state, (here, there) = method.init(params), (PartitionSpec(), PartitionSpec("batch"))
+
+    def found(fn, check_vma=False):
+        def update(params, batch):
+            return method.update(fn, params, state, batch=batch)[0]
+
+        mesh = jax.make_mesh((1,), ("batch",), axis_types=(AxisType.Auto,))
+        specs = {"in_specs": (here, there), "out_specs": there if check_vma else here}
+        return jax.shard_map(update, mesh=mesh, check_vma=check_vma, **specs)(params, batch)
+
+    for mine, other in zip(
+        *map(jax.tree.leaves, (found(fn), method.update(fn, params, state, batch=batch)[0])), strict=True
+    ):
+        np.testing.assert_allclose(mine, other, rtol=1e-6)
+    with pytest.raises(InputError, match="check_vma=False"):
+        found(fn, check_vma=True)
+    with pytest.raises(pjax.GraphError, match="exchanges values between devices"):
+        found(lambda p, batch: jax.lax.pmean(fn(p, batch).mean(), "batch"))
+
+
 def problem():
     params = {"w": 0.5 * jax.random.normal(jax.random.key(0), (3, 4)), "v": jnp.ones((4, 2))}
     x = jax.random.normal(jax.random.key(1), (8, 3))

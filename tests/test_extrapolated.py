@@ -558,6 +558,16 @@ def test_an_outer_optimiser_that_wants_other_parameters_is_refused(wrap):
         optimizer.update(lambda w: ((w - 1.0) ** 2).sum(), w, optimizer.init(w))
 
 
+def test_an_outer_optimiser_that_cannot_be_hashed_is_refused():
+    @dataclasses.dataclass
+    class Descent:
+        rate: float
+        init = update = optax.sgd(0.1).update
+
+    with pytest.raises(pjax.InputError, match="must be hashable"):
+        ExtrapolatedProjections(outer=Descent(0.1))
+
+
 def test_parts_of_a_batch_add_up_to_the_whole():
     """With optax's own accumulation as the outer optimiser."""
     model, x, y = CASES["mlp"]

@@ -236,8 +236,13 @@ class TestTheSameFunction:
             return pjax.minimise(batch["x"] * params * {"once": 1, "twice": 2}[batch["how"]])
 
         solver = pjax.optim.AlternatingProjections(steps_per_update=1)
-        given = ({"x": jnp.ones(()), "how": how} for how in ("once", "twice", "once"))
-        assert [float(solver.update(loss, jnp.ones(()), batch=batch)[1]) for batch in given] == [1, 2, 1]
+        for make in (str, np.array, lambda how: np.array(how, object)):
+
+            def on(params, batch):
+                return loss(params, batch | {"how": str(batch["how"])})
+
+            given = ({"x": jnp.ones(()), "how": make(how)} for how in ("once", "twice", "once"))
+            assert [float(solver.update(on, jnp.ones(()), batch=batch)[1]) for batch in given] == [1, 2, 1]
 
     def test_python_may_decide_by_a_batch(self):
         def loss(params, batch):

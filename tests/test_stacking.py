@@ -411,6 +411,48 @@ def test_what_reads_further_back_is_evaluated_step_by_step():
     assert "scan" not in names
 
 
+def test_the_head_may_hold_several_nodes_of_a_stack():
+    """Before the first maximum there are two tanh, of which the first step reads the last."""
+
+    def fn(p):
+        h = jnp.tanh(p)
+        h = jnp.tanh(h + 0.5 * h[::-1])
+        for _ in range(6):
+            h = jnp.tanh(jnp.maximum(h, h[::-1]))
+        for _ in range(4):
+            h = jnp.maximum(h, h[::-1])
+            h = h + 0.5 * h[::-1]
+        return pjax.squared_error(h, jnp.ones(4))
+
+    graph, _ = values_agree(fn, jax.random.normal(KEY, (4,)))
+    assert {8, 10} <= set(map(len, graph.members))
+
+
+def test_layers_may_read_what_cannot_be_batched():
+    x, shifts = jax.random.normal(KEY, (4, 5)), jnp.arange(30.0).reshape(6, 5)
+
+    def fn(p):
+        h = x
+        for w, shift in zip(p, shifts, strict=True):
+            h = jax.nn.relu(h @ w + jax.pure_callback(np.cos, jax.typeof(shift), shift))
+        return pjax.squared_error(h, x)
+
+    values_agree(fn, list(0.5 * jax.random.normal(jax.random.key(0), (6, 5, 5))))
+
+
+def test_layers_that_read_a_constant_and_what_is_held():
+    x = jax.random.normal(KEY, (3, 4))
+
+    def fn(p):
+        h = x * p
+        for known in (lambda _: x, jax.lax.stop_gradient, lambda _: 2 * x, jax.lax.stop_gradient):
+            h = jnp.maximum(h, h[:, ::-1])
+            h = h * known(h)
+        return pjax.squared_error(h, x)
+
+    values_agree(fn, jnp.ones(4))
+
+
 def test_the_tail_may_read_what_lies_far_back():
     _, params = deep(10)
     x = jax.random.normal(jax.random.key(1), (4, 3))

@@ -208,14 +208,30 @@ def test_another_derivative_is_another_program():
         check(fn, moved(fn))
 
 
-def test_what_a_derivative_captures_counts():
+@pytest.mark.parametrize("wrap", [lambda fn: fn, jax.jit])
+def test_what_a_derivative_captures_counts(wrap):
     def capturing(x):
-        product = jax.custom_vjp(lambda w: x @ w)
-        product.defvjp(lambda w: (x @ w, None), lambda _, g: (3 * x.T @ g,))
+        product = jax.custom_vjp(wrap(lambda w: x @ w))
+        product.defvjp(lambda w: (product(w), None), wrap(lambda _, g: (3 * x.T @ g,)))
         return lambda p: loss_of(product(p["w"]) + p["b"])
 
     for x in (X, 2 * X):
         check(capturing(x), moved(capturing(x)))
+
+
+def test_what_a_derivative_captures_inside_jit_counts():
+    def capturing(factor):
+        scaled = jax.custom_vjp(lambda w: w)
+        scaled.defvjp(lambda w: (w, None), lambda _, g: (factor * g,))
+        return lambda p: loss_of(X @ scaled(p["w"]) + p["b"])
+
+    @jax.jit
+    def both(first, second):
+        return moved(capturing(first)), moved(capturing(second))
+
+    for factors in ((1.0, 3.0), (2.0, 4.0)):
+        for factor, found in zip(factors, both(*factors), strict=True):
+            check(capturing(factor), found)
 
 
 def test_a_derivative_may_capture_a_key():

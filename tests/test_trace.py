@@ -457,6 +457,12 @@ def test_different_functions_have_different_keys(one, other):
     assert _trace.read(target(one), W).key != _trace.read(target(other), W).key
 
 
+def test_functions_that_capture_are_told_apart_by_where_they_are_called():
+    first, second = (jax.jit(lambda w, c=c: w * c) for c in (CAPTURED, 2 * CAPTURED))
+    for fn in (lambda w: second(first(first(w))), lambda w: second(second(first(w)))):
+        np.testing.assert_allclose(AP.update(lambda w, fn=fn: (fn(w) ** 2).mean(), W)[1], (fn(W) ** 2).mean())
+
+
 # --- Parameters ---
 
 Pair = collections.namedtuple("Pair", "left right")

@@ -83,6 +83,11 @@ def check_mesh(arrays: Iterable[Any]) -> None:
     for x in arrays:
         if not isinstance(x, jax.Array):
             continue
+        if isinstance(x, jax.core.Tracer) and "{V:" in str(jax.typeof(x)):
+            raise InputError(
+                f"an array of type {jax.typeof(x)} differs among devices, which JAX would have to be told of"
+                " all that is computed: write jax.shard_map(…, check_vma=False)"
+            )
         sharding = jax.typeof(x).sharding
         named = jax.tree.leaves(tuple(sharding.spec))
         if explicit := set(named).intersection(sharding.mesh.explicit_axes):

@@ -234,6 +234,12 @@ class Builder:
         if name in _INNER:
             with lines.inside(eqn):
                 return _INNER[name](self, eqn, args, wanted)
+        if any(type(effect).__name__ == "NamedAxisEffect" for effect in eqn.effects):
+            raise GraphError(
+                f"{name!r}{lines.at(eqn)} exchanges values between devices; the function that is handed to an"
+                " optimiser can sum over axes of arrays and of jax.vmap. Divide the batch among devices"
+                " outside, by a sharding, or average the parameters behind the update"
+            )
         if name == "stop_gradient":
             return [layout.held(args[0])]
         moving = [a for a in args if a.depends]
@@ -288,7 +294,7 @@ class Builder:
         ``fn`` is what computes it, if not the equation itself.
         """
         places = frozenset(range(len(args))).intersection(range(len(args)) if data is None else data)
-        key = (eqn.primitive.name, jaxprs.params_key(eqn))
+        key = (eqn.primitive.name, jaxprs.params_key(eqn), jaxprs.calls(eqn))
         fn = functools.partial(jaxprs.bind, eqn) if fn is None else fn
         call = Call(eqn.primitive.name, fn, tuple(args), places, key)
         depends, from_loss = any(a.depends for a in args), any(a.from_loss for a in args)

@@ -318,4 +318,4 @@ def _block_key(program: _Program, a: Any, b: Any) -> Any:
     if any(v != a and program.on(v) == (False, True) for v in block.invars):
         return object()
     kinds = tuple("wire" if v == a else "parameter" if v in leaves else v for v in block.invars)
-    return jaxprs.jaxpr_key(block), kinds
+    return jaxprs.jaxpr_key(block, by_value=True), kinds

@@ -207,18 +207,8 @@ def _sum(signs: tuple[int, ...], builder: "Builder", eqn: jex.JaxprEqn, args: li
 
 
 def _reduce_sum(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-    axes = eqn.params["axes"]  # jax.vmap makes integers of NumPy of them
-    if eqn.params.get("axis_index_groups") is not None or not all(
-        isinstance(a, int | np.integer) for a in axes
-    ):
-        raise GraphError(
-            f"{eqn.primitive.name!r}{at(eqn)} sums over devices, or over groups; inside the function that is"
-            " handed to an optimiser it can sum over axes of arrays and of jax.vmap"
-        )
-    return [
-        builder.operation(Sum((1,)), vector(arg, tuple(map(int, axes))), **out(eqn, i))
-        for i, arg in enumerate(args)
-    ]
+    axes = tuple(map(int, eqn.params["axes"]))  # jax.vmap makes integers of NumPy of them
+    return [builder.operation(Sum((1,)), vector(arg, axes), **out(eqn, i)) for i, arg in enumerate(args)]
 
 
 def _multiply(builder: "Builder", eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:

@@ -7,7 +7,7 @@ never looks at them; everything else it sees, at any depth.
 
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -91,16 +91,25 @@ def opened(inner: Any) -> jex.Jaxpr:
     return inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner
 
 
-def capturing(*equations: jex.JaxprEqn) -> list[Any]:
-    """The jaxprs in equations, at any depth, that captured something, in order, each once."""
-    found: dict[int, Any] = {}
+def _captures(*equations: jex.JaxprEqn) -> Iterator[Any]:
+    """The jaxprs in equations, at any depth, that captured something, in order."""
     for eqn in equations:
         for inner in jax.tree.leaves(dict(eqn.params)) if eqn.primitive.name in _READ else ():
             if isinstance(inner, jex.ClosedJaxpr) and inner.consts:
-                found.setdefault(id(inner), inner)
+                yield inner
             if isinstance(inner, jex.ClosedJaxpr | jex.Jaxpr):
-                found |= {id(deeper): deeper for deeper in capturing(*opened(inner).eqns)}
-    return list(found.values())
+                yield from _captures(*opened(inner).eqns)
+
+
+def capturing(*equations: jex.JaxprEqn) -> list[Any]:
+    """The same, each once, however often it is called."""
+    return list({id(inner): inner for inner in _captures(*equations)}.values())
+
+
+def calls(*equations: jex.JaxprEqn) -> tuple[int, ...]:
+    """Which of these are called where: their places in `capturing`."""
+    numbers: dict[int, int] = {}
+    return tuple(numbers.setdefault(id(inner), len(numbers)) for inner in _captures(*equations))
 
 
 # --- What is needed ---------------------------------------------------------------------------------------
@@ -160,10 +169,11 @@ def is_variable(v: Any) -> bool:
 # --- When two do the same ---------------------------------------------------------------------------------
 
 
-def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
+def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True, by_value: bool = False) -> tuple[Any, ...]:
     """A key that is the same for jaxprs that do the same with the same captured arrays.
 
     ``stated``: whether derivatives that users state are part of what they do.
+    ``by_value``: whether what inner jaxprs captured is.
     """
     number: dict[Any, int] = {}
 
@@ -177,25 +187,26 @@ def jaxpr_key(jaxpr: jex.Jaxpr, stated: bool = True) -> tuple[Any, ...]:
         (
             eqn.primitive.name,
             tuple(var(v) for v in eqn.invars),
-            params_key(eqn, stated),
+            params_key(eqn, stated, by_value),
             tuple(var(v) for v in eqn.outvars),
         )
         for eqn in jaxpr.eqns
     )
-    return (head, eqns, tuple(var(v) for v in jaxpr.outvars))
+    return (head, eqns, tuple(var(v) for v in jaxpr.outvars), calls(*jaxpr.eqns))
 
 
-def params_key(eqn: jex.JaxprEqn, stated: bool = True) -> Any:
-    """A key that is the same for static arguments that mean the same; without what inner jaxprs captured."""
+def params_key(eqn: jex.JaxprEqn, stated: bool = True, by_value: bool = False) -> Any:
+    """A key that is the same for static arguments that mean the same; see `jaxpr_key`."""
     if eqn.primitive.name in WRAPPERS:  # only what is inside matters
-        inside = jaxpr_key(opened(wrapped(eqn)), stated)
-        return (inside, _derivative_key(eqn)) if stated and states_derivative(eqn) else inside
-    by_value = eqn.primitive.name not in _READ
+        if stated and states_derivative(eqn):
+            return freeze(wrapped(eqn)), _derivative_key(eqn)
+        return freeze(wrapped(eqn), by_value, stated)
+    by_value = by_value or eqn.primitive.name not in _READ
     return tuple(sorted((k, freeze(v, by_value, stated)) for k, v in eqn.params.items()))
 
 
 def _derivative_key(eqn: jex.JaxprEqn) -> Any:
-    """A key that is the same for derivatives that do the same; captured arrays count by their values."""
+    """A key that is the same for derivatives that do the same."""
 
     def is_real(v: Any) -> bool:
         return jnp.issubdtype(v.aval.dtype, jnp.inexact)
@@ -217,19 +228,19 @@ def _derivative_key(eqn: jex.JaxprEqn) -> Any:
         closed = jax.make_jaxpr(pulled)(shapes(eqn.invars), shapes([v for v in eqn.outvars if is_real(v)]))
     except Exception:  # whatever a rule says that is wrong, or of no use here: methods may do without it
         return eqn
-    return freeze(closed, stated=False), freeze(wrapped(eqn).consts)
+    return freeze(closed, stated=False)
 
 
 def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
     """A hashable stand-in for a static argument.
 
-    ``by_value``: whether what inner jaxprs captured is part of it. ``stated``: see `jaxpr_key`.
+    ``by_value`` and ``stated`` are those of `jaxpr_key`.
     """
     if isinstance(value, jex.ClosedJaxpr):
         constants = tuple(map(freeze, value.consts)) if by_value else ()
-        return ("closed", jaxpr_key(value.jaxpr, stated), constants)
+        return ("closed", jaxpr_key(value.jaxpr, stated, by_value), constants)
     if isinstance(value, jex.Jaxpr):
-        return ("jaxpr", jaxpr_key(value, stated))
+        return ("jaxpr", jaxpr_key(value, stated, by_value))
     if isinstance(value, (tuple, list)):
         return tuple(freeze(v, by_value, stated) for v in value)
     if isinstance(value, dict):
@@ -238,15 +249,29 @@ def freeze(value: Any, by_value: bool = True, stated: bool = True) -> Any:
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return (str(value.dtype), freeze(jax.random.key_data(value)))
         array = np.asarray(value)
-        return (array.shape, str(array.dtype), array.tobytes())
+        numbers = freeze(array.tolist()) if array.dtype.hasobject else array.tobytes()
+        return (array.shape, str(array.dtype), numbers)
     # Not all that are equal are the same: 0.0 and -0.0, 1 and True.
     if isinstance(value, bool | float | complex | np.generic):
         return (type(value), repr(value))
     try:
         hash(value)
-    except TypeError:
-        return ("unhashable", repr(value))
+    except TypeError:  # as of what is traced: it is the same as itself alone
+        return _Itself(value)
     return value
+
+
+class _Itself:
+    """Stands for an object that cannot be compared."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 # --- What they compute ------------------------------------------------------------------------------------

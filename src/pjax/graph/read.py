@@ -142,7 +142,7 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
     decides by its values what to do.
     """
     leaves, tree = jax.tree.flatten(batch)
-    others = tuple(None if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves)
+    others = tuple(None if _is_array(leaf) else leaf for leaf in leaves)
     arrays = [leaf for leaf, other in zip(leaves, others, strict=True) if other is None]
 
     def on(arrays: Sequence[Any]) -> Any:
@@ -169,6 +169,11 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
             known.pop(next(iter(known)))
         known[key] = found = found.with_arrays([None] * len(arrays))  # this batch is not kept
     return found.with_arrays(arrays)
+
+
+def _is_array(x: Any) -> bool:
+    """Whether it is an array for JAX: not one of text, or of dates."""
+    return isinstance(x, jax.Array) or (isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm")
 
 
 def build(traced: Traced, *, sweeps: bool = False, losses: bool = True, aux: bool = False) -> Graph:

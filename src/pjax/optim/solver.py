@@ -358,6 +358,13 @@ def check_transformation(given: Any, name: str = "the outer optimiser") -> None:
         raise InputError(
             f"{name} must be an optax.GradientTransformation, such as optax.adam(1e-3); got {given!r:.200}"
         )
+    try:
+        hash(given)
+    except TypeError:
+        raise InputError(
+            f"{name} must be hashable, since compiled programs are kept by it; got {given!r:.200}. Of a"
+            " dataclass, make it frozen"
+        ) from None
 
 
 def check_solver(solver: Any) -> None:

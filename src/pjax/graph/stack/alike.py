@@ -116,7 +116,16 @@ def mapped(exprs: Sequence[Expr], built: Sequence[tuple[Expr, bool]]) -> Expr:
     assert first.call is not None
     axes = tuple(0 if batched else None for _, batched in built)
     one = first.call.fn
-    fn = jax.vmap(lambda *xs: tuple(one(*xs)), in_axes=axes)
+
+    def each(*xs: jax.Array) -> tuple[Any, ...]:
+        return tuple(one(*xs))
+
+    def fn(*xs: jax.Array) -> tuple[Any, ...]:
+        try:
+            return jax.vmap(each, axes)(*xs)
+        except NotImplementedError:  # as of some callbacks
+            return jax.vmap(jax.custom_batching.sequential_vmap(each), axes)(*xs)
+
     args = tuple(expr for expr, _ in built)
     call = Call(first.call.name, fn, args, first.call.data, ("map", axes, first.call.key))
     shape = (len(exprs), *first.shape)

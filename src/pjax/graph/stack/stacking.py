@@ -294,7 +294,7 @@ class _Stacker(Substitution):
         if len({self._signature(expr) for expr in exprs}) == 1:
             return self(first), False
         if not first.depends:
-            if layout.needs_of(first):
+            if any(map(layout.needs_of, exprs)):
                 return layout.stack(*map(self, exprs)), True
             return together(exprs, self._signature)
         place = self._skeleton.place(first)

@@ -187,7 +187,9 @@ class _Chain:
         unit = self._unit(nodes[0])
         if unit in self._units:
             backs = {start + i - self._step[node] for i, node in enumerate(nodes)}
-            return _Leaf(slot, unit, backs.pop()) if backs in ({0}, {1}) else None
+            before = [self._step[node] for node in self._graph.members[unit]].count(start - 1)
+            fits = backs == {0} or (backs == {1} and before == 1)
+            return _Leaf(slot, unit, backs.pop()) if fits else None
         places = [self._skeletons.places[node][1] for node in nodes]
         moves = {b - a for a, b in itertools.pairwise(places)}
         return _Leaf(slot) if moves in ({0}, {1}) else None
