@@ -43,12 +43,28 @@ CASES = {
     "no scalar": (
         lambda: AP.update(lambda w: loss(w) * w[0, 0], W),
         GraphError,
-        r"output 0.*float32\[3\].*neither a loss nor a number",
+        r"output 0.*float32\[3\].*neither a loss nor a real number",
     ),
     "extra output": (
         lambda: AP.update(lambda w: (loss(w), X @ w), W),
         GraphError,
         r"output 1.*float32\[3,2\].*has_aux=True",
+    ),
+    "complex": (
+        lambda: AP.update(lambda w: 1j * loss(w).sum(), W),
+        GraphError,
+        r"output 0.*complex64\[\].*neither a loss nor a real number",
+    ),
+    "complex loss of no target": (
+        lambda: AP.update(lambda w: jnp.vdot(jnp.fft.fft(w), jnp.fft.fft(w)), W),
+        GraphError,
+        "neither a loss nor a real number",
+    ),
+    "nothing": (lambda: AP.update(lambda w: None, W), GraphError, "the function returns nothing"),  # noqa: ARG005
+    "gradient": (
+        lambda: AP.update(jax.grad(lambda w: loss(w).sum())(W), W),
+        InputError,
+        "expected a function.*not its gradient",
     ),
     "parameter as output": (lambda: AP.update(lambda w: (loss(w), w), W), GraphError, "output 1"),
     "no pair": (
@@ -181,6 +197,11 @@ CASES = {
         "None, 'tensor', got True",
     ),
     "reach": (lambda: pjax.optim.ExtrapolatedProjections(reach=0), InputError, "reach must be a positive"),
+    "schedule": (
+        lambda: pjax.optim.ExtrapolatedProjections(learning_rate=lambda step: 0.1 / step),
+        InputError,
+        r"a schedule.*as outer=optax\.adam\(rate\)",
+    ),
     "constants": (lambda: pjax.optim.DouglasRachford(constants="free"), InputError, "'nodes', 'fixed'"),
     "relaxation 0": (lambda: pjax.optim.DouglasRachford(relaxation=0.0), InputError, r"\(0, 1\]"),
     "relaxation 1.5": (lambda: pjax.optim.DouglasRachford(relaxation=1.5), InputError, "got 1.5"),
@@ -237,3 +258,22 @@ def test_large_finite_numbers_are_finite():
     big = jnp.full(4, jnp.finfo(jnp.float32).max)
     new, _ = AP.update(lambda w: pjax.squared_error(w, big), big)
     np.testing.assert_array_equal(new, big)
+
+
+STRICTER = {"dtype": jax.numpy_dtype_promotion("strict"), "rank": jax.numpy_rank_promotion("raise")}
+
+
+@pytest.mark.parametrize("promotion", STRICTER.values(), ids=STRICTER)
+def test_stricter_settings_are_for_what_users_write(promotion):
+    def loss(w):
+        return pjax.cross_entropy(jnp.tanh(X @ w), Y)
+
+    solver = pjax.optim.DouglasRachford(steps_per_update=2)
+    expected = solver.update(loss, W)
+    with promotion:
+        found = solver.update(loss, W)
+        pjax.solve(loss, W, solver, max_steps=2)
+        pjax.debug.violations(loss, W, solver, steps=2)
+        with pytest.raises((ValueError, TypeError)):
+            solver.update(lambda w: loss(w + jnp.ones(2, jnp.bfloat16)), W)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, found, expected))

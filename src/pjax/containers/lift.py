@@ -64,7 +64,7 @@ def lift(*arrays: str, expects: str) -> Callable[[Callable[P, jax.Array]], Calla
                         found[key] = next(rest) if count is None else tuple(next(rest) for _ in range(count))
                     call = inspect.BoundArguments(signature, found)
                     return function(*call.args, **call.kwargs)
-                except (TypeError, ValueError, IndexError, OverflowError) as error:
+                except (TypeError, ValueError, IndexError, ArithmeticError) as error:
                     raise InputError(_complaint(name, expects, values, static, error)) from error
 
             if not any(isinstance(x, Computation) for x in operands):

@@ -23,6 +23,7 @@ from pjax.errors import InputError
 from pjax.graph import equations, jaxprs
 from pjax.graph.builder import Builder, NoTargetError
 from pjax.graph.nodes import Graph
+from pjax.rules.arithmetic import usual_promotion
 
 
 @jax.tree_util.register_static
@@ -171,6 +172,7 @@ def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: 
     return found.with_arrays(arrays)
 
 
+@usual_promotion()
 def build(traced: Traced, *, sweeps: bool = False, losses: bool = True, aux: bool = False) -> Graph:
     """Turn what was read into a graph.
 

@@ -17,6 +17,7 @@ from pjax.graph.stack.stacking import unstacked
 from pjax.graph.wires import Evaluator
 from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Program, Solver, check_solver
+from pjax.rules.arithmetic import usual_promotion
 from pjax.tools.drawing import names
 from pjax.tools.given import given
 from pjax.tools.profile import before, cost, moves
@@ -115,6 +116,7 @@ def bytes_name(number: int) -> str:
     return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
+@usual_promotion()
 def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summary:
     """Summarise the graph of a function: nodes, edges, memory and operations, without running it.
 
