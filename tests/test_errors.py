@@ -92,7 +92,7 @@ CASES = {
     "words as labels": (
         lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, np.array(["a", "b", "a"])), W),
         InputError,
-        "words are no numbers.*return_inverse",
+        "words and other objects are no numbers.*return_inverse",
     ),
     "a loop that depends": (
         lambda: AP.update(lambda w: jax.lax.while_loop(lambda w: w.sum() < 3, lambda w: w + 1, w).sum(), W),
@@ -125,6 +125,16 @@ CASES = {
         lambda: AP.update(lambda w: pjax.squared_error(X @ w, jnp.ones(2)), W),
         InputError,
         "the same shape",
+    ),
+    "complex target": (
+        lambda: AP.update(lambda w: pjax.squared_error(X @ w, 1j * jnp.ones((3, 2))), W),
+        InputError,
+        "real numbers, got complex64",
+    ),
+    "complex label": (
+        lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, 1j * jnp.ones((3, 2))), W),
+        InputError,
+        "real numbers, got complex64",
     ),
     "label nan": (
         lambda: AP.update(lambda w: pjax.squared_error(X @ w, NAN_TARGET), W),

@@ -84,7 +84,8 @@ def _as_array(value: Any) -> jax.Array:
         return value
     if np.asarray(value).dtype.kind in "USO":
         raise TypeError(
-            "words are no numbers: make labels whole numbers, np.unique(labels, return_inverse=True)[1]"
+            "words and other objects are no numbers: make labels whole numbers,"
+            " np.unique(labels, return_inverse=True)[1]"
         )
     with jax.ensure_compile_time_eval():
         return jnp.asarray(value)
