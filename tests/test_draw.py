@@ -340,7 +340,7 @@ def test_without_the_extra_it_says_what_to_install(package, monkeypatch):
         ((lambda p: p,), "needs its parameters"),
         ((3, {}), "expected a function with its parameters, or a Computation"),
         ((pjax.squared_error(pjax.parameter([1.0]), [0.0]), {}), "brings its parameters along"),
-        ((lambda p: p, jnp.ones(2)), "neither a loss nor a number"),
+        ((lambda p: p, jnp.ones(2)), "neither a loss nor a real number"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(arguments, message):

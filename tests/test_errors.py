@@ -105,6 +105,7 @@ CASES = {
         InputError,
         r"pjax.matmul.*\(3, 4\)",
     ),
+    "shape of nothing": (lambda: pjax.reshape(X[:, :0], (-1, 0)), InputError, "pjax.reshape.*as many"),
     # --- labels ---
     "label too large": (
         lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, TOO_LARGE), W),
