@@ -155,6 +155,25 @@ def test_equal_layers_are_one_box():
     assert len(unfolded) == constants + len(params) + products + relus + targets
 
 
+def test_what_follows_from_parameters_steers():
+    """How many edges leave what an order or a branch chooses is not known without running it."""
+    x = jnp.ones((2, 4))
+
+    def loss(p):
+        first = jnp.where(p["c"].sum() > 0, x @ p["w"], p["b"])
+        return jnp.sum(first * jnp.sort(p["b"])[0])
+
+    params = {"b": jnp.ones(3), "c": jnp.ones(2), "w": jnp.ones((4, 3))}
+    arrows = pjax.draw(loss, params, fold=False).diagram.arrows
+    found = boxes(pjax.draw(loss, params, fold=False))
+    assert {found[a.source].title for a in arrows if a.role == "indices"} >= {"c"}
+    assert all(a.fan_out is None for a in arrows if found[a.source].title == "c")
+    summary = pjax.summary(loss, params)
+    copies = {node.name: node.copies for node in summary.nodes if node.op == "parameter"}
+    assert copies == {"b": None, "c": (0, 0), "w": (2, 2)}
+    assert re.search(r"^b .* \? ", str(summary), flags=re.MULTILINE)
+
+
 def test_other_methods_show_their_own_sets():
     cyclic = drawn("mlp", solver=optim.CyclicProjections())
     assert cyclic.diagram.sets > 2
@@ -321,7 +340,7 @@ def test_without_the_extra_it_says_what_to_install(package, monkeypatch):
         ((lambda p: p,), "needs its parameters"),
         ((3, {}), "expected a function with its parameters, or a Computation"),
         ((pjax.squared_error(pjax.parameter([1.0]), [0.0]), {}), "brings its parameters along"),
-        ((lambda p: p, jnp.ones(2)), "neither a loss nor a number"),
+        ((lambda p: p, jnp.ones(2)), "neither a loss nor a real number"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(arguments, message):

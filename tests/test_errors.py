@@ -43,7 +43,7 @@ CASES = {
     "no scalar": (
         lambda: AP.update(lambda w: loss(w) * w[0, 0], W),
         GraphError,
-        r"output 0.*float32\[3\].*neither a loss nor a number",
+        r"output 0.*float32\[3\].*neither a loss nor a real number",
     ),
     "extra output": (
         lambda: AP.update(lambda w: (loss(w), X @ w), W),
@@ -54,6 +54,22 @@ CASES = {
         lambda: AP.update(lambda w: (loss(w), w.sum() > 1), W),
         GraphError,
         r"output 1.*bool\[\] at .*test_errors.py",
+    ),
+    "complex": (
+        lambda: AP.update(lambda w: 1j * loss(w).sum(), W),
+        GraphError,
+        r"output 0.*complex64\[\].*neither a loss nor a real number",
+    ),
+    "complex loss of no target": (
+        lambda: AP.update(lambda w: jnp.vdot(jnp.fft.fft(w), jnp.fft.fft(w)), W),
+        GraphError,
+        "neither a loss nor a real number",
+    ),
+    "nothing": (lambda: AP.update(lambda w: None, W), GraphError, "the function returns nothing"),  # noqa: ARG005
+    "gradient": (
+        lambda: AP.update(jax.grad(lambda w: loss(w).sum())(W), W),
+        InputError,
+        "expected a function.*not its gradient",
     ),
     "parameter as output": (lambda: AP.update(lambda w: (loss(w), w), W), GraphError, "output 1"),
     "no pair": (
@@ -81,7 +97,7 @@ CASES = {
     "words as labels": (
         lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, np.array(["a", "b", "a"])), W),
         InputError,
-        "words are no numbers.*return_inverse",
+        "words and other objects are no numbers.*return_inverse",
     ),
     "a loop that depends": (
         lambda: AP.update(lambda w: jax.lax.while_loop(lambda w: w.sum() < 3, lambda w: w + 1, w).sum(), W),
@@ -94,6 +110,7 @@ CASES = {
         InputError,
         r"pjax.matmul.*\(3, 4\)",
     ),
+    "shape of nothing": (lambda: pjax.reshape(X[:, :0], (-1, 0)), InputError, "pjax.reshape.*as many"),
     # --- labels ---
     "label too large": (
         lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, TOO_LARGE), W),
@@ -114,6 +131,16 @@ CASES = {
         lambda: AP.update(lambda w: pjax.squared_error(X @ w, jnp.ones(2)), W),
         InputError,
         "the same shape",
+    ),
+    "complex target": (
+        lambda: AP.update(lambda w: pjax.squared_error(X @ w, 1j * jnp.ones((3, 2))), W),
+        InputError,
+        "real numbers, got complex64",
+    ),
+    "complex label": (
+        lambda: AP.update(lambda w: pjax.cross_entropy(X @ w, 1j * jnp.ones((3, 2))), W),
+        InputError,
+        "real numbers, got complex64",
     ),
     "label nan": (
         lambda: AP.update(lambda w: pjax.squared_error(X @ w, NAN_TARGET), W),
@@ -191,6 +218,11 @@ CASES = {
         "None, 'tensor', got True",
     ),
     "reach": (lambda: pjax.optim.ExtrapolatedProjections(reach=0), InputError, "reach must be a positive"),
+    "schedule": (
+        lambda: pjax.optim.ExtrapolatedProjections(learning_rate=lambda step: 0.1 / step),
+        InputError,
+        r"a schedule.*as outer=optax\.adam\(rate\)",
+    ),
     "constants": (lambda: pjax.optim.DouglasRachford(constants="free"), InputError, "'nodes', 'fixed'"),
     "relaxation 0": (lambda: pjax.optim.DouglasRachford(relaxation=0.0), InputError, r"\(0, 1\]"),
     "relaxation 1.5": (lambda: pjax.optim.DouglasRachford(relaxation=1.5), InputError, "got 1.5"),
@@ -247,3 +279,22 @@ def test_large_finite_numbers_are_finite():
     big = jnp.full(4, jnp.finfo(jnp.float32).max)
     new, _ = AP.update(lambda w: pjax.squared_error(w, big), big)
     np.testing.assert_array_equal(new, big)
+
+
+STRICTER = {"dtype": jax.numpy_dtype_promotion("strict"), "rank": jax.numpy_rank_promotion("raise")}
+
+
+@pytest.mark.parametrize("promotion", STRICTER.values(), ids=STRICTER)
+def test_stricter_settings_are_for_what_users_write(promotion):
+    def loss(w):
+        return pjax.cross_entropy(jnp.tanh(X @ w), Y)
+
+    solver = pjax.optim.DouglasRachford(steps_per_update=2)
+    expected = solver.update(loss, W)
+    with promotion:
+        found = solver.update(loss, W)
+        pjax.solve(loss, W, solver, max_steps=2)
+        pjax.debug.violations(loss, W, solver, steps=2)
+        with pytest.raises((ValueError, TypeError)):
+            solver.update(lambda w: loss(w + jnp.ones(2, jnp.bfloat16)), W)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, found, expected))

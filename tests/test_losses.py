@@ -375,3 +375,18 @@ def test_a_loss_in_a_loop_stays_inside_of_it():
     graph = read.build(read.read(loss, PARAMS), sweeps=True)
     assert [node.op for node in graph.nodes if node.is_target] == ["minimise"]
     assert any(node.op == "scan" for node in graph.nodes)
+
+
+@pytest.mark.parametrize("made", ["spectrum", "imaginary part"])
+def test_losses_may_go_through_complex_numbers(made):
+    """They were held there, so that what is made of them asked for nothing."""
+
+    def loss(z):
+        losses = cross_entropy(z, Y)
+        beside = jnp.abs(jnp.fft.fft(losses)) if made == "spectrum" else (losses * (2 + 1j)).imag
+        return losses.sum() + beside.sum()
+
+    start = spelt_logits(PARAMS)
+    solver = pjax.optim.ExtrapolatedProjections(outer=optax.sgd(1.0))
+    moved, _, _ = solver.update(loss, start, solver.init(start))
+    np.testing.assert_allclose(start - moved, jax.grad(loss)(start), atol=2e-3)

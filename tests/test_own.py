@@ -544,6 +544,16 @@ class TestLoop:
         with pytest.raises(pjax.PjaxError, match="not a checkpoint, or cut off"):
             pjax.load(path, like)
 
+    def test_leaves_come_back_as_what_they_were(self, tmp_path: Path) -> None:
+        records = np.zeros(2, [("a", "f4")])
+        tree = {"name": "abc", "rate": np.float32(0.5), "records": records, "key": jax.random.key(3)}
+        shapes = {"key": jax.eval_shape(lambda: jax.random.key(0))}
+        found = pjax.load(pjax.save(tmp_path / "state.npz", tree), tree | shapes)
+        for name in ("name", "rate"):
+            assert (type(found[name]), found[name]) == (type(tree[name]), tree[name])
+        assert np.array_equal(found["records"], records)
+        assert jax.random.bits(found["key"]) == jax.random.bits(tree["key"])
+
     def test_what_a_file_cannot_hold_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "state.npz"
         with pytest.raises(pjax.InputError, match=r"no array, number or key, but <.*eqx\.partition"):

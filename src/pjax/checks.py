@@ -123,7 +123,10 @@ def check_whole(name: str, value: Any, least: int = 1, end: int = _LARGEST) -> i
 def check_function(fn: Any) -> None:
     """Refuse what cannot be called."""
     if not callable(fn):
-        raise InputError(f"expected a function of the parameters that ends in a loss, got {fn!r:.120}")
+        raise InputError(
+            "expected a function of the parameters that ends in a loss, and not its gradient; got"
+            f" {fn!r:.120}"
+        )
 
 
 def is_number(value: Any) -> bool:

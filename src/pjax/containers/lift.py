@@ -64,7 +64,7 @@ def lift(*arrays: str, expects: str) -> Callable[[Callable[P, jax.Array]], Calla
                         found[key] = next(rest) if count is None else tuple(next(rest) for _ in range(count))
                     call = inspect.BoundArguments(signature, found)
                     return function(*call.args, **call.kwargs)
-                except (TypeError, ValueError, IndexError, OverflowError) as error:
+                except (TypeError, ValueError, IndexError, ArithmeticError) as error:
                     raise InputError(_complaint(name, expects, values, static, error)) from error
 
             if not any(isinstance(x, Computation) for x in operands):
@@ -84,7 +84,8 @@ def _as_array(value: Any) -> jax.Array:
         return value
     if np.asarray(value).dtype.kind in "USO":
         raise TypeError(
-            "words are no numbers: make labels whole numbers, np.unique(labels, return_inverse=True)[1]"
+            "words and other objects are no numbers: make labels whole numbers,"
+            " np.unique(labels, return_inverse=True)[1]"
         )
     with jax.ensure_compile_time_eval():
         return jnp.asarray(value)

@@ -16,6 +16,7 @@ from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.graph.wires import Evaluator, Expr
 from pjax.optim.solver import OptimizerState, Program, Solver, check_solver
+from pjax.rules.arithmetic import usual_promotion
 from pjax.rules.base import Moves
 from pjax.tools.drawing.names import NodeInfo, info
 
@@ -80,6 +81,7 @@ class NotFinite:
         return "\n".join([*lines, self.advice])
 
 
+@usual_promotion()
 def locate_nan(
     fn: Callable[[Any], Any],
     params: Any,

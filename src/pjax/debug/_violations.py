@@ -30,6 +30,7 @@ from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.optim.solver import Program, Solver, check_solver
+from pjax.rules.arithmetic import usual_promotion
 from pjax.tools.drawing import names
 from pjax.tools.drawing.names import NodeInfo, info
 from pjax.tools.plotting import FAINT, linear_scale, module, save, styled
@@ -153,6 +154,7 @@ class Violations:
         return save(self.plot(), path.with_suffix(""), (path.suffix[1:],))[0]
 
 
+@usual_promotion()
 def violations(
     fn: Callable[[Any], Any], params: Any, solver: Solver, *, steps: int | None = None
 ) -> Violations:

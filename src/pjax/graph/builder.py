@@ -141,8 +141,9 @@ class Builder:
                 f"{self.empty} has no numbers: an empty batch has nothing to project. Skip it, or drop the"
                 " incomplete batch in the data loader"
             )
+        what = "does not depend on its parameters" if losses else "returns nothing"
         raise GraphError(
-            "the function does not depend on its parameters: there is nothing to solve for. It should end in"
+            f"the function {what}: there is nothing to solve for. It should end in"
             " a loss of them, such as pjax.cross_entropy(logits, labels), any scalar, or a value in a set,"
             " pjax.constrain(output, set)"
         )
@@ -423,9 +424,12 @@ class Builder:
         name = eqn.primitive.name
         losses = frozenset(i for i, a in enumerate(args) if a.from_loss)
         moving = [i for i, a in enumerate(args) if a.depends and not a.from_loss]
-        if not any(_is_real(aval(v).dtype) for v in eqn.outvars):
+        types = [aval(v).dtype for v in eqn.outvars]
+        if not any(jnp.issubdtype(dtype, jnp.inexact) for dtype in types):
             return [dataclasses.replace(out, depends=False, from_loss=False) for out in self.call(eqn, args)]
-        if name in _LOSS_PRODUCTS:
+        if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in types):
+            pass  # by which factor a loss counts is a real number
+        elif name in _LOSS_PRODUCTS:
             if not moving and len(losses) == 1 and not (name == "div" and 1 in losses):
                 return self.call(eqn, args, losses)
         elif name in _LOSS_SUMS or name in layout.LAYOUTS:
@@ -472,8 +476,9 @@ class Builder:
         asked: dict[int, Expr] = {}
         found: list[Expr] = []
         for i, out in enumerate(outputs):
-            asks = out.depends or (layout.needs_of(out) and not _is_real(out.dtype))  # as x > 0 would
-            if out.from_loss or not asks:
+            real = _is_real(out.dtype)
+            asks = out.depends or (layout.needs_of(out) and not real)  # as x > 0 would
+            if (out.from_loss and real) or not asks:
                 found.append(out)
                 continue
             sources = [self.nodes[s] for s in layout.nodes_of(out)]
@@ -484,13 +489,13 @@ class Builder:
                         exprs = [wire.expr for wire in node.inputs]
                         asked[node.index] = self.target(rule, exprs, None, node.line)
                     found.append(asked[node.index])
-            elif out.depends and out.size == 1:
+            elif out.size == 1 and real:
                 found.append(self._lifted(out))
             else:
                 where = f" at {out.line}" if out.line else ""
                 raise GraphError(
                     f"output {i} of the function ({lines.describe(out)}{where}) is neither a loss nor a"
-                    " number. Return losses, a scalar, or a value in a set; what else it computes can be"
+                    " real number. Return losses, a scalar, or a value in a set; what else it computes can be"
                     " returned beside the loss, with has_aux=True"
                 )
         return found

@@ -19,13 +19,18 @@ def entering(node: Node, i: int) -> int:
 def leaving(graph: Graph, node: Node, i: int, known: Evaluator) -> Mapping[int, Any]:
     """For each source of an input, the number of edges from each of its numbers to there.
 
-    One number where it is the same for all; an array need not have all axes in full.
+    One number where it is the same for all; an array need not have all axes in full. None where it follows
+    from the parameters, as what an order or a branch chooses does.
     """
     if node.rule is None or i >= len(node.wires) or node.inputs[i].constant:
         return {}
-    place = node.index, i
-    found = wires.wirings({place: node.inputs[i]}, [n.shape for n in graph.nodes], graph.dtype, known)
-    return dict(wires.leaving(found, {place: node.rule.count(i)}))
+    place, wire = (node.index, i), node.inputs[i]
+    chosen = any(wires.needs_of(e) for e in wires.walk(wire.expr, held=False) if not e.depends)
+    given = wires.zeros if chosen else known
+    found = wires.wirings({place: wire}, [n.shape for n in graph.nodes], graph.dtype, given)
+    unknown = wire.steered if chosen else set()
+    counts = wires.leaving(found, {place: node.rule.count(i)})
+    return {s: None if s in unknown else count for s, count in counts}
 
 
 def of_constant(node: Node, i: int) -> Any:

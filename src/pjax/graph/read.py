@@ -23,6 +23,7 @@ from pjax.errors import InputError
 from pjax.graph import equations, jaxprs
 from pjax.graph.builder import Builder, NoTargetError
 from pjax.graph.nodes import Graph
+from pjax.rules.arithmetic import usual_promotion
 
 
 @jax.tree_util.register_static
@@ -176,6 +177,7 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array) or (isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm")
 
 
+@usual_promotion()
 def build(traced: Traced, *, sweeps: bool = False, losses: bool = True, aux: bool = False) -> Graph:
     """Turn what was read into a graph.
 

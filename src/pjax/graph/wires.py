@@ -358,6 +358,11 @@ class Evaluator(Memo[Any]):
         return jnp.zeros(arg.shape, self._linear)
 
 
+def zeros(expr: Expr) -> jax.Array:
+    """What stands for the value of an expression that makes no difference."""
+    return jnp.zeros(expr.shape, expr.dtype)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Wire:
     """One input of a node: a layout of the nodes and constants that it reads."""
@@ -405,7 +410,9 @@ def evenly_read(expr: Expr) -> tuple[Expr, int]:
 class Wiring:
     """A wire at run time: its linear part, forwards and backwards."""
 
-    def __init__(self, wire: Wire, avals: Sequence[jax.ShapeDtypeStruct], known: Evaluator) -> None:
+    def __init__(
+        self, wire: Wire, avals: Sequence[jax.ShapeDtypeStruct], known: Callable[[Expr], Any]
+    ) -> None:
         """``avals`` are the outputs of ``wire.sources``, in the type of the displacements."""
         self.wire = wire
 
@@ -441,7 +448,7 @@ class Wiring:
         if uniform is not None and (isinstance(edges, int) or self._plain):
             return (edges * uniform,)
         # Any index will do: where they count, the result is not used.
-        linear = functools.partial(self._evaluated, known=lambda e: jnp.zeros(e.shape, e.dtype))
+        linear = functools.partial(self._evaluated, known=zeros)
         fixed = _counted(jax.make_jaxpr(linear)(*self._avals).jaxpr, np.asarray(edges, self._avals[0].dtype))
         entering = np.broadcast_to(np.asarray(edges, self._avals[0].dtype), self.wire.shape)
         steered = self.wire.steered
@@ -508,7 +515,10 @@ def _counted(jaxpr: Any, edges: np.ndarray) -> list[int | np.ndarray] | None:
 
 
 def wirings(
-    wires: Mapping[tuple[int, int], Wire], shapes: Sequence[tuple[int, ...]], dtype: Any, known: Evaluator
+    wires: Mapping[tuple[int, int], Wire],
+    shapes: Sequence[tuple[int, ...]],
+    dtype: Any,
+    known: Callable[[Expr], Any],
 ) -> dict[tuple[int, int], Wiring]:
     """Those of wires that move, by node and input, given shapes of nodes and the type of displacements."""
     avals = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]

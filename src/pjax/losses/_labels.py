@@ -20,6 +20,16 @@ def one_hot(predictions: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.where(known[..., None], classes == labels[..., None], jnp.nan).astype(predictions.dtype)
 
 
+def real(name: str, labels: jax.typing.ArrayLike) -> jax.Array:
+    """Labels as an array of real numbers."""
+    y = jnp.asarray(labels)
+    if jnp.iscomplexobj(y):
+        raise InputError(
+            f"{name}: labels must be real numbers, got {y.dtype}; ask for real and imaginary parts apart."
+        )
+    return y
+
+
 def check_classes(
     name: str, logits: jax.typing.ArrayLike, labels: jax.typing.ArrayLike
 ) -> tuple[jax.Array, jax.Array]:
@@ -27,7 +37,7 @@ def check_classes(
     x = check_float(f"{name}: logits", logits)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise InputError(f"{name}: logits need a last axis of at least one class, got shape {x.shape}.")
-    y = jnp.asarray(labels)
+    y = real(name, labels)
     if jnp.issubdtype(y.dtype, jnp.integer) and y.shape == x.shape[:-1]:
         _check_values(name, y, 0, x.shape[-1] - 1, f"class indices in 0..{x.shape[-1] - 1}")
         return x, y

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from pjax.checks import check_float, check_positive
 from pjax.errors import InputError
-from pjax.losses._labels import check_finite
+from pjax.losses._labels import check_finite, real
 from pjax.rules.base import Target, apply
 
 
@@ -72,7 +72,7 @@ def squared_error(
     Array([1., 9.], dtype=float32)
     """
     rule = SquaredError(scale)
-    x, y = check_float(f"{rule.name}: predictions", predictions), jnp.asarray(targets)
+    x, y = check_float(f"{rule.name}: predictions", predictions), real(rule.name, targets)
     if x.shape != y.shape:
         raise InputError(
             f"squared_error: predictions and targets must have the same shape; got {x.shape} and {y.shape}. "

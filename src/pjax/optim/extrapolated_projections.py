@@ -69,6 +69,11 @@ class ExtrapolatedProjections(Solver):
     def __post_init__(self) -> None:
         check_whole("steps_per_update", self.steps_per_update)
         rate = 1.0 if self.learning_rate is None else self.learning_rate
+        if callable(rate) or isinstance(rate, jax.core.Tracer):
+            raise InputError(
+                f"learning_rate must be a number, got {rate!r:.80}: write a schedule, or a rate that is an"
+                " argument of a compiled function, as outer=optax.adam(rate)"
+            )
         for name, value in (("softness", self.softness), ("reach", self.reach), ("learning_rate", rate)):
             check_positive(name, value)
         if self.outer is None:

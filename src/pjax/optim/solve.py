@@ -14,6 +14,7 @@ from pjax.graph import read as tracing
 from pjax.optim.callback import call_when
 from pjax.optim.neglect import watched
 from pjax.optim.solver import Program, Solver, check_solver, compiled
+from pjax.rules.arithmetic import usual_promotion
 
 P = TypeVar("P")
 
@@ -169,6 +170,7 @@ def solve(
     return solution
 
 
+@usual_promotion()
 def run(
     program: Program,
     max_steps: int,

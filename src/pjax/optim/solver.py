@@ -22,6 +22,7 @@ from pjax.graph.nodes import Graph, Node
 from pjax.graph.partition import Partition, two_sets
 from pjax.graph.stack.stacking import stacked
 from pjax.optim.neglect import watched
+from pjax.rules.arithmetic import usual_promotion
 
 P = TypeVar("P")
 
@@ -490,6 +491,7 @@ class Program:
             for leaf, move in zip(leaves, self.partition.graph.per_leaf(moves), strict=True)
         ]
 
+    @usual_promotion()
     def _update(
         self, leaves: list[Any], constants: tuple[Any, ...], outer: Any, treedef: Any, divided: bool = False
     ) -> tuple[tuple[list[Any], Any, jax.Array], dict[int, jax.Array], list[Any]]:

@@ -1,10 +1,20 @@
 """Arithmetic shared by the rules: at least float32 inside, the caller's type outside."""
 
+import contextlib
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 TINY = 1e-12
+
+
+@contextlib.contextmanager
+def usual_promotion() -> Iterator[None]:
+    """As JAX promotes types and shapes by default: stricter settings of users are for what they write."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
 
 
 def wide(x: jax.typing.ArrayLike) -> jax.Array:

@@ -29,7 +29,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from pjax.devices import end_kernel
-from pjax.rules.arithmetic import wide, wide_reals
+from pjax.rules.arithmetic import usual_promotion, wide, wide_reals
 
 Arrays: TypeAlias = tuple[jax.Array, ...]
 Asked: TypeAlias = tuple[jax.Array | None, ...]
@@ -414,12 +414,14 @@ def apply(rule: Primitive | Target, *inputs: jax.Array) -> jax.Array:
     return _apply_p.bind(*map(jnp.asarray, inputs), rule=rule)
 
 
+@usual_promotion()
 def _forward(*inputs: jax.Array, rule: Primitive | Target) -> jax.Array:
     return rule.forward(*inputs)
 
 
 def _abstract(*avals: Any, rule: Primitive | Target) -> Any:
-    out = jax.eval_shape(rule.forward, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
+    shapes = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals)
+    out = jax.eval_shape(functools.partial(_forward, rule=rule), *shapes)
     return jax.core.ShapedArray(out.shape, out.dtype)
 
 

@@ -17,6 +17,7 @@ from pjax.graph import read as tracing
 from pjax.graph.nodes import Node
 from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Program, Solver, check_solver, compiled
+from pjax.rules.arithmetic import usual_promotion
 from pjax.tools.drawing import names
 
 
@@ -73,6 +74,7 @@ class Profile:
         )
 
 
+@usual_promotion()
 def profile(
     fn: Callable[[Any], Any], params: Any, solver: Solver | None = None, *, repeats: int = 5
 ) -> Profile:

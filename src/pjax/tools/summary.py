@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pjax.engines.point import add
 from pjax.graph import fan_out
 from pjax.graph import read as tracing
 from pjax.graph.stack.stacking import unstacked
 from pjax.graph.wires import Evaluator
 from pjax.optim.alternating_projections import AlternatingProjections
 from pjax.optim.solver import Program, Solver, check_solver
+from pjax.rules.arithmetic import usual_promotion
 from pjax.tools.drawing import names
 from pjax.tools.given import given
 from pjax.tools.profile import before, cost, moves
@@ -37,8 +37,9 @@ class NodeSummary:
     """In which set it projects, from 1."""
     edges: int
     """How many edges enter it."""
-    copies: tuple[int, int]
-    """How many edges leave one of its numbers: the least and the most. Of a target none do."""
+    copies: tuple[int, int] | None
+    """How many edges leave one of its numbers: the least and the most. Of a target none do. None where that
+    follows from the parameters, as what an order or a branch chooses does."""
     edge_bytes: int
     """The memory of the edges that enter it, if each were stored."""
     state_bytes: int
@@ -91,7 +92,7 @@ class Summary:
         for n in self.nodes:
             shape = names.shape_name(n.shape)
             shape = f"{n.count} × ({shape})" if n.count > 1 else shape
-            copies = names.range_name(*n.copies) if n.copies != (0, 0) else ""
+            copies = "?" if n.copies is None else names.range_name(*n.copies) if n.copies != (0, 0) else ""
             head = (names.short(n.name, 32), n.op, shape, str(n.set))
             yield *head, *_figures(n, copies), os.path.basename(n.line)
         yield "total", "", "", "", *_figures(self, ""), ""
@@ -115,6 +116,7 @@ def bytes_name(number: int) -> str:
     return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
+@usual_promotion()
 def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summary:
     """Summarise the graph of a function: nodes, edges, memory and operations, without running it.
 
@@ -164,14 +166,18 @@ def summary(fn: Any, params: Any = None, solver: Solver | None = None) -> Summar
     return Summary(solver.name, tuple(nodes), numbers)
 
 
-def _copies(program: Program, traced: tracing.Traced) -> dict[int, tuple[int, int]]:
-    """For each node that is read, the least and the most edges that leave one of its numbers."""
+def _copies(program: Program, traced: tracing.Traced) -> dict[int, tuple[int, int] | None]:
+    """For each node that is read, the least and the most edges that leave one of its numbers, if known."""
     graph, known = program.partition.graph, Evaluator(traced.constants, {})
-    totals: dict[int, Any] = {}
+    found = collections.defaultdict[int, list[Any]](list)
     for node in graph.nodes:
         for i in range(len(node.wires)):
-            add(totals, fan_out.leaving(graph, node, i, known).items())
-    return {v: fan_out.least_and_most(count) for v, count in totals.items()}
+            for v, count in fan_out.leaving(graph, node, i, known).items():
+                found[v].append(count)
+    return {
+        v: None if any(c is None for c in counts) else fan_out.least_and_most(sum(counts))
+        for v, counts in found.items()
+    }
 
 
 def _costs(

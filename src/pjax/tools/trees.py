@@ -28,7 +28,7 @@ def save(path: str | Path, tree: Any) -> Path:
     """Write a pytree of arrays, such as parameters and the state of an optimiser, to a file.
 
     The file is written anew as a whole: who is interrupted leaves the old one. Arrays of any type, keys of
-    `jax.random` and numbers of Python are known.
+    `jax.random`, and numbers and text of Python, are known.
 
     Args:
         path: of the file; by custom it ends in ``.npz``.
@@ -62,7 +62,8 @@ def load(path: str | Path, like: Any) -> Any:
 def _plain(leaf: Any) -> Any:
     """A leaf as an array, or its shape, that a file can hold."""
     if _is_key(leaf):
-        return jax.random.key_data(leaf)
+        shape = isinstance(leaf, jax.ShapeDtypeStruct)
+        return jax.eval_shape(jax.random.key_data, leaf) if shape else jax.random.key_data(leaf)
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf
     array = np.asarray(leaf)
@@ -76,17 +77,18 @@ def _plain(leaf: Any) -> Any:
 
 def _like(value: np.ndarray, leaf: Any) -> Any:
     """An array as a leaf of the same kind as another."""
-    if isinstance(leaf, bool | int | float | complex):
-        return type(leaf)(value)
     if _is_key(leaf):
-        return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
+        kinds: list[Any] = []
+        jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), leaf)
+        return jax.random.wrap_key_data(jnp.asarray(value), impl=kinds[0])
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return jax.device_put(value, leaf.sharding)
-    return value
+    return value if isinstance(leaf, np.ndarray) else type(leaf)(value[()])
 
 
 def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    known = isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+    return known and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def named(tree: Any) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def write(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any]) -> Non
     """Write arrays by name, and something that JSON knows."""
     values = {name: np.asarray(array) for name, array in arrays.items()}
     # NumPy does not know how types such as bfloat16 are written.
-    others = {name: value.dtype.name for name, value in values.items() if value.dtype.kind == "V"}
+    others = {name: value.dtype.name for name, value in values.items() if value.dtype.isbuiltin == 2}
     members = {f"leaf:{n}": v.view(f"u{v.itemsize}") if n in others else v for n, v in values.items()}
     text = json.dumps({"note": note, "types": others} if others else note)
     members["note"] = np.frombuffer(text.encode(), np.uint8)

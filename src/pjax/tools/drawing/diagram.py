@@ -169,8 +169,9 @@ def paint(box: Box) -> Style:
 
 # --- From wires to arrows ---
 
-Leaf: TypeAlias = tuple[Literal["node", "constant", "steer", "literal"], int]
-"""What a wire starts from: a node, a captured array, one that says where numbers go, what is written down."""
+Leaf: TypeAlias = tuple[Literal["node", "constant", "literal"], int, bool]
+"""What a wire starts from: a node, a captured array, what is written down; and whether that says where
+numbers go."""
 
 
 def ways(root: Expr) -> dict[Leaf, tuple[str, ...]]:
@@ -179,13 +180,13 @@ def ways(root: Expr) -> dict[Leaf, tuple[str, ...]]:
     for expr in layout.walk(root):
         here: dict[Leaf, tuple[str, ...]] = {}
         if expr.node is not None:
-            here["node", expr.node] = ()
+            here["node", expr.node, False] = ()
         elif expr.constant is not None:
-            here["constant", expr.constant] = ()
+            here["constant", expr.constant, False] = ()
         elif expr.call is not None:
             for i, arg in enumerate(expr.call.args):
-                for (kind, index), names_ in found[id(arg)].items():
-                    leaf: Leaf = (kind if i in expr.call.data else "steer", index)
+                for (kind, index, steers), names_ in found[id(arg)].items():
+                    leaf: Leaf = (kind, index, steers or i not in expr.call.data)
                     here.setdefault(leaf, (*names_, expr.call.name) if expr.depends else ())
         found[id(expr)] = here
     return found[id(root)]
@@ -244,19 +245,20 @@ class DiagramMaker:
             for place, way in ways(node.inputs[i].expr).items():
                 if place[0] == "node":
                     source, q = self._place[place[1]]
-                    place = ("node", source)
+                    place = ("node", source, place[2])
                     offsets[source].add(q - p if len(self._units[source]) > 1 and len(units) > 1 else 0)
                 seen = layouts.get(place, ())
                 layouts[place] = way if len(way) > len(seen) else seen
         reader = self._graph.nodes[u]
         counts = fan_out.leaving(self._graph, reader, i, self._known)
         carries: Role = "edges" if i < len(reader.wires) else "labels"
-        for (kind, index), way in (layouts or {("literal", i): ()}).items():
-            role: Role = "indices" if kind == "steer" else carries
+        for (kind, index, steers), way in (layouts or {("literal", i, False): ()}).items():
+            role: Role = "indices" if steers else carries
             shown = names.layout_names(way) if role == "edges" else ()
             offset, back = 0, False
             if kind == "node":
-                start, shape, count = f"n{index}", self._graph.nodes[index].shape, counts.get(index)
+                start, shape = f"n{index}", self._graph.nodes[index].shape
+                count = counts.get(index) if role == "edges" else None
                 (offset,) = offsets[index] if len(offsets[index]) == 1 else (0,)
                 back = self._units[index][0].index >= units[0].index
             else:
