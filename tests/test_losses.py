@@ -301,6 +301,23 @@ def test_losses_that_do_not_count_may_be_nan_in_projections(name, method):
     assert bool(jnp.isfinite(new["w"]).all())
 
 
+@pytest.mark.parametrize("method", ["ExtrapolatedProjections", "AlternatingProjections"])
+@pytest.mark.parametrize("spelt", [cross_entropies, lambda x, y: -jax.nn.log_softmax(x)[jnp.arange(3), y]])
+def test_classes_that_are_masked_by_infinity_have_no_share(method, spelt):
+    z, labels = SPELT_X[:3, :4], jnp.array([0, 2, 3])
+    possible = jnp.arange(4) != 1
+    solver = getattr(pjax.optim, method)()
+
+    def moved(loss):
+        new, _, found = solver.update(loss, {"z": z}, solver.init({"z": z}))
+        return new["z"][:, possible], found
+
+    masked = moved(lambda p: spelt(jnp.where(possible, p["z"], -jnp.inf), labels).mean())
+    alone = moved(lambda p: spelt(p["z"][:, possible], jnp.array([0, 1, 2])).mean())
+    for got, want in zip(masked, alone, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
 def test_numbers_to_minimise_count_by_their_factor():
     start, solver = jnp.array([1.0, 2.0]), pjax.optim.AlternatingProjections(steps_per_update=1)
 

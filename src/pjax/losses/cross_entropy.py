@@ -57,7 +57,8 @@ class CrossEntropy(Target):
 
     def forward(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
         x = wide(predictions)
-        loss = -jnp.sum(one_hot(x, labels) * jax.nn.log_softmax(x, axis=-1), axis=-1)
+        y = one_hot(x, labels)
+        loss = -jnp.sum(y * jax.nn.log_softmax(x, axis=-1), axis=-1, where=y != 0)
         return loss.astype(predictions.dtype)
 
     def displace(self, predictions: jax.Array, labels: jax.Array) -> jax.Array:
@@ -95,6 +96,7 @@ def _fixed_point(x: jax.Array, y: jax.Array, scale: float | jax.Array, _: int) -
 def _newton(x: jax.Array, y: jax.Array, scale: float | jax.Array, steps: int) -> jax.Array:
     offset = x + scale * y
     offset = offset - jnp.max(offset, axis=-1, keepdims=True)
+    offset = jnp.maximum(offset, jnp.finfo(x.dtype).min / 8)  # a logit of -inf is as good as that
     leads = first(offset == 0)  # of the most probable classes
     # A softmax of about the right spread: exact for small scales and for two certain classes.
     start = offset / (1 + scale / 4)
