@@ -809,3 +809,24 @@ def test_a_jitted_function_that_captures_the_batch_compiles_once(programs):
 
         assert jnp.allclose(optimizer.update(nested, params)[0]["w"], optimizer.update(flat, params)[0]["w"])
     assert len(programs) == 2
+
+
+@TRACE_MARK
+def test_states_of_a_scan_may_be_complex():
+    x, params = jnp.array([[1.0, -0.5], [0.3, 2.0], [-1.0, 0.7]]), {"angle": jnp.array([0.3, 0.8])}
+
+    def loss(p, scan):
+        turn = jnp.exp(1j * p["angle"])
+        _, states = scan(lambda h, u: (turn * h + u,) * 2, jnp.zeros(2, jnp.complex64), x * turn)
+        return jnp.sum(jnp.real(states) ** 2) + jnp.sum(jnp.imag(states[-1]))
+
+    def by_hand(step, state, xs):
+        states = []
+        for u in xs:
+            state, _ = step(state, u)
+            states.append(state)
+        return state, jnp.stack(states)
+
+    solver = pjax.optim.AlternatingProjections(steps_per_update=3)
+    got, want = (solver.update(lambda p, s=s: loss(p, s), params)[0] for s in (lax.scan, by_hand))
+    np.testing.assert_allclose(got["angle"], want["angle"], rtol=1e-6)

@@ -515,7 +515,7 @@ class Builder:
         steps = range(p["length"])
         ys: list[list[Expr | None]] = []
         for t in reversed(steps) if p["reverse"] else steps:
-            outs = self.inline(p["jaxpr"], [*fixed, *state, *(layout.index(x, t) for x in xs)], live)
+            outs = self.inline(p["jaxpr"], [*fixed, *state, *(self._entry(x, t) for x in xs)], live)
             state = outs[:carry]
             ys.append(outs[carry:])
         if p["reverse"]:
@@ -523,10 +523,21 @@ class Builder:
         if not ys:  # no steps at all
             return [*state, *(_nothing(aval(v)) for v in eqn.outvars[carry:])]
         stacks = [
-            layout.stack(*(y for y in column if y is not None)) if column[0] is not None else None
+            self._stacked([y for y in column if y is not None]) if column[0] is not None else None
             for column in zip(*ys, strict=True)
         ]
         return [*state, *stacks]
+
+    def _entry(self, x: Expr, t: int) -> Expr:
+        """What a scan sees of an array in a step. Complex numbers stay inside of nodes."""
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            return self.traced(lambda x: jax.lax.index_in_dim(x, t, keepdims=False), [x])[0]
+        return layout.index(x, t)
+
+    def _stacked(self, entries: list[Expr]) -> Expr:
+        if jnp.issubdtype(entries[0].dtype, jnp.complexfloating):
+            return self.traced(lambda *xs: jnp.stack(xs), entries)[0]
+        return layout.stack(*entries)
 
     def _loop(self, eqn: jex.JaxprEqn, args: list[Expr], live: list[bool]) -> list[Expr | None] | None:
         """A scan as one node; None if it holds targets, or states that are not real numbers."""
