@@ -44,10 +44,11 @@ class Box(Set):
             raise InputError(f"Box: lower must not be above upper; got {self.lower!r}, {self.upper!r}.")
 
     def project(self, x: jax.Array) -> jax.Array:
-        found = jnp.clip(x, self.lower, self.upper)
-        if self.lower is None or self.upper is None:
+        low, high = (None if bound is None else jnp.asarray(bound) for bound in (self.lower, self.upper))
+        found = jnp.clip(x, low, high)
+        if low is None or high is None:
             return found
-        return jnp.where(self.lower > self.upper, jnp.nan, found)
+        return jnp.where(low > high, jnp.nan, found).astype(found.dtype)
 
 
 @jax.tree_util.register_dataclass
