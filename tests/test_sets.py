@@ -199,6 +199,12 @@ def test_bounds_of_whole_numbers_may_be_large():
         np.testing.assert_allclose(sets.Integers(zero, 2**40).project(x), [0.0, 1.0, 2.0**40])
 
 
+def test_bounds_may_be_lists_and_whole_numbers_stay_whole():
+    found = sets.Box([0, 1], [1, 2]).project(jnp.array([3, 0]))
+    assert jnp.issubdtype(found.dtype, jnp.integer)
+    assert found.tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("make", [lambda x: sets.Box(x, 1.0), lambda x: sets.Simplex(1 - x)])
 def test_a_set_that_turns_out_to_be_empty_has_no_solution(make):
     def converges(x):
