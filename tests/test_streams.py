@@ -255,6 +255,30 @@ def test_layers_blocks_and_time_steps_are_found(name):
     assert state.age.tolist() == [6, 5, 4, 3]
 
 
+def test_blocks_with_other_arrays_inside_are_other_blocks():
+    """Blocks whose stated derivatives call jitted functions that capture something."""
+
+    def turned(matrix):
+        inner = jax.jit(lambda x: jnp.tanh(x @ matrix))
+        fn = jax.custom_jvp(lambda x: inner(x))
+        fn.defjvp(lambda values, moves: jax.jvp(inner, values, moves))
+        return fn
+
+    blocks = [turned(m) for m in (jnp.eye(WIDTH), -2 * jnp.eye(WIDTH)) for _ in range(4)]
+    params = {"in": parameters()["in"], "out": parameters()["out"], "w": list(parameters()["layers"]["w"])}
+
+    def loss(params, batch):
+        x = batch[0] @ params["in"]
+        for block, w in zip(blocks, params["w"], strict=True):
+            x = x + block(x @ w)
+        return pjax.cross_entropy(x @ params["out"], batch[1])
+
+    found, *_ = trained(optim.Streamed(SGD, stages=2, micro_batches=2, flush=True), loss, params, updates=2)
+    right, *_ = trained(optim.Accumulated(SGD, 2), loss, params, updates=2)
+    assert furthest(right, params) > 0.01
+    assert furthest(found, right) < 2e-6
+
+
 def test_a_function_without_layers():
     stream = optim.Streamed(SGD, stages=2, micro_batches=2)
     with pytest.raises(InputError, match="no chain was found"):
