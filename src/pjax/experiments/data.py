@@ -425,8 +425,11 @@ def moments(x: Array, where: str = "x") -> tuple[Array, Array]:
         variance = np.sum(squares, 0) / len(x)
     if not np.isfinite(variance).all():
         raise DataError(f"{where} holds numbers up to {np.abs(x).max():.3g}, {TOO_LARGE}")
-    varies = (variance > 0) & (x.max(0) > x.min(0))  # the mean of one value may not be it, by rounding
-    return mean, np.sqrt(np.where(varies, variance, 1))
+    # The mean of one value may not be it, by rounding: where so little is left, its column is looked at.
+    doubtful = (variance > 0) & (variance <= np.square(1e-9 * mean))
+    few = x[:, doubtful]
+    variance[doubtful] *= few.max(0) > few.min(0)
+    return mean, np.sqrt(np.where(variance > 0, variance, 1))
 
 
 def _text(name: str, text: Array, file: Path, length: int) -> Dataset:

@@ -130,7 +130,8 @@ def train(
     with contextlib.ExitStack() as held:
         plan = devices.decide(lambda: _prepare(config, folder, resume, limits, held))
         decided = Config.from_json(plan["config"])
-        if config is not None and (different := config.differences(decided).keys() - limits):
+        others = {} if config is None else config.differences(decided)
+        if different := [name for name in others if name not in limits]:
             raise InputError(
                 f"process 0 has other settings ({', '.join(different)}): give all processes the same"
             )
