@@ -412,7 +412,9 @@ def pack(folder: str | Path) -> tuple[Path, ...]:
             file = folder / f"{'quick' if run.quick else run.study or 'paper'}{PACKED}"
             studies.setdefault(file, []).append(run.folder)
     if not studies:
-        raise InputError(f"{folder}: no run to pack, none has ended, and is without a checkpoint")
+        raise InputError(
+            f"{folder}: no run to pack, none has ended, and is without a checkpoint, as those of pjax compare"
+        )
     for file, places in studies.items():
         lines = {run.folder: line for run, line in _read_packed(file)} if file.exists() else {}
         for place in places:
