@@ -192,6 +192,36 @@ def test_bad_arguments(case):
         call()
 
 
+TYPES = [np.float32, np.float16, np.int32, np.bool_]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_labels_of_every_type_are_looked_at(dtype):
+    """By a method, which traces the function: several classes at once are no probabilities."""
+    solver, x, labels = (
+        pjax.optim.AlternatingProjections(steps_per_update=1),
+        jnp.asarray(X),
+        np.ones(X.shape),
+    )
+    labels = labels.astype(dtype)
+    with pytest.raises(InputError, match="add up to"):
+        solver.update(lambda x: pjax.cross_entropy(x, labels), x)
+    with pytest.raises(InputError, match="add up to"):
+        solver.update(pjax.cross_entropy, x, batch=labels)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, margin_loss])
+@pytest.mark.parametrize("name", ["AlternatingProjections", "ExtrapolatedProjections"])
+def test_labels_mean_the_same_in_every_type(loss, name):
+    """One-hot, as numbers, whole numbers and booleans."""
+    solver, start = getattr(pjax.optim, name)(steps_per_update=1), jnp.asarray(X) + 0.5
+    batches = [np.eye(3)[:2].astype(dtype) for dtype in TYPES]
+    first, *others = (solver.update(loss, start, solver.init(start), batch=y)[0] for y in batches)
+    assert not np.array_equal(first, start)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
 # --- Cross-entropies that are spelt with optax or log_softmax are the same target as pjax.cross_entropy ---
 
 SPELT_X = jax.random.normal(jax.random.key(0), (6, 4))

@@ -40,13 +40,12 @@ def check_classes(
     y = real(name, labels)
     if jnp.issubdtype(y.dtype, jnp.integer) and y.shape == x.shape[:-1]:
         _check_values(name, y, 0, x.shape[-1] - 1, f"class indices in 0..{x.shape[-1] - 1}")
-        return x, y
-    if y.shape == x.shape:
-        return x, y.astype(x.dtype)
-    raise InputError(
-        f"{name}: labels must be integers of shape {x.shape[:-1]} (class indices) or numbers of shape "
-        f"{x.shape} (one per logit); got {y.dtype} of shape {y.shape} for logits of shape {x.shape}."
-    )
+    elif y.shape != x.shape:
+        raise InputError(
+            f"{name}: labels must be integers of shape {x.shape[:-1]} (class indices) or numbers of shape "
+            f"{x.shape} (one per logit); got {y.dtype} of shape {y.shape} for logits of shape {x.shape}."
+        )
+    return x, y  # in their own type: only what is given can be looked at
 
 
 def check_finite(name: str, what: str, values: jax.Array) -> None:
