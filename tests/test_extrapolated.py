@@ -144,9 +144,28 @@ def scans():
         h, _ = jax.lax.scan(outer, jnp.zeros((4, 3)), xs)
         return h
 
-    def counter(p):  # an integer in the state: unrolled
-        h, _ = jax.lax.scan(lambda s, x: ((cell(p, s[0], x), s[1] + 1), None), (jnp.zeros((4, 3)), 0), xs)
-        return h[0]
+    def counter(p):
+        def step(state, x):
+            h, i = state
+            return (cell(p, h, x * (i % 2)), i + 1), (h, h.argmax(-1))
+
+        (h, i), (hs, largest) = jax.lax.scan(step, (jnp.zeros((4, 3)), 0), xs)
+        return h * i + hs[2] + p["b"][largest[3], None]
+
+    def key(p):
+        def step(state, x):
+            h, key = state
+            key, own = jax.random.split(key)
+            return (cell(p, h, x + jax.random.normal(own, x.shape)), key), None
+
+        (h, key), _ = jax.lax.scan(step, (jnp.zeros((4, 3)), jax.random.key(0)), xs)
+        return h * jax.random.uniform(key)
+
+    def triangle(p):  # how long the inner loop is only the number of the outer step says: unrolled
+        def step(i, h):
+            return jax.lax.fori_loop(0, i, lambda j, h: cell(p, h, xs[j]), h)
+
+        return jax.lax.fori_loop(0, 4, step, jnp.zeros((4, 3)))
 
     kinds = {
         "last": last,
@@ -157,6 +176,8 @@ def scans():
         "two_states": start_and_two_states,
         "nested": nested,
         "counter": counter,
+        "key": key,
+        "triangle": triangle,
     }
     return {name: (lambda p, fn=fn: pjax.cross_entropy(fn(p), y)) for name, fn in kinds.items()}
 
@@ -169,7 +190,8 @@ def test_moves_through_a_scan_are_gradients(name):
     params = {k: jnp.asarray(rng.normal(size=shape) * 0.6) for k, shape in shapes.items()}
     loss = scans()[name]
     moves = pseudo_gradient(ExtrapolatedProjections(softness=1e-5, reach=1e-5), loss, params)
-    gradient = jax.jit(jax.grad(lambda p: jnp.mean(loss(p))))(params)
+    slope = jax.jacfwd if name == "triangle" else jax.grad
+    gradient = jax.jit(slope(lambda p: jnp.mean(loss(p))))(params)
     for key, expected in gradient.items():
         size = float(jnp.max(jnp.abs(expected)))
         np.testing.assert_allclose(moves[key], expected, atol=2e-3 * size + 1e-12, err_msg=key)
@@ -225,14 +247,19 @@ def test_a_scan_is_unrolled_as_it_says():
     assert "unroll=2" not in update(scans()["last"])
 
 
-def test_a_scan_compiles_to_one_loop():
+@pytest.mark.parametrize("loop", ["scan", "fori_loop"])
+def test_a_scan_compiles_to_one_loop(loop):
     """The program does not grow with the length."""
 
     def size(length):
-        x = jnp.zeros((length, 2, 3))
+        x, start = jnp.zeros((length, 2, 3)), jnp.zeros((2, 3))
 
         def loss(p):
-            h, _ = jax.lax.scan(lambda h, x: (jnp.maximum(h @ p + x, 0), None), jnp.zeros((2, 3)), x)
+            step = lambda h, x: jnp.maximum(h @ p + x, 0)  # noqa: E731
+            if loop == "scan":
+                h, _ = jax.lax.scan(lambda h, x: (step(h, x), None), start, x)
+            else:
+                h = jax.lax.fori_loop(0, length, lambda i, h: step(h, x[i]), start)
             return pjax.cross_entropy(h, jnp.zeros(2, int))
 
         optimizer = ExtrapolatedProjections()

@@ -540,25 +540,33 @@ class Builder:
         return layout.stack(*entries)
 
     def _loop(self, eqn: jex.JaxprEqn, args: list[Expr], live: list[bool]) -> list[Expr | None] | None:
-        """A scan as one node; None if it holds targets, or states that are not real numbers."""
+        """A scan as one node; None if it holds targets, complex numbers, or loops that only its steps count.
+
+        What it returns that is no real number is held.
+        """
         inner, length = eqn.params["jaxpr"], eqn.params["length"]
         body = jaxprs.opened(inner)
         consts, carry = jaxprs.scan_counts(eqn)
         avals = [aval(v) for v, want in zip(eqn.outvars, live, strict=True) if want]
-        if not length or not all(_is_real(a.dtype) for a in avals):
+        if not length or any(jnp.issubdtype(a.dtype, jnp.complexfloating) for a in avals):
             return None
+        held: list[Expr | None] = [_aside(out) for out in self.constant(eqn, args)]
+        if not any(_is_real(a.dtype) for a in avals):
+            return held
         _, needs = jaxprs.needed(body, live)
-        kept = [
-            i for i, need in enumerate(needs) if need or (consts <= i < consts + carry and live[i - consts])
-        ]
-        is_leaf = [args[i].depends or consts <= i < consts + carry for i in kept]
+        states = range(consts, consts + carry)
+        kept = [i for i, need in enumerate(needs) if need or (i in states and live[i - consts])]
+        is_leaf = [args[i].depends or (i in states and _is_real(args[i].dtype)) for i in kept]
         leaf, known = (
             [i for i, is_one in zip(kept, is_leaf, strict=True) if is_one is k] for k in (True, False)
         )
         inputs = [body.invars[i] for i in (*leaf, *known)]
         only = jex.Jaxpr(body.constvars, inputs, body.outvars, body.eqns, debug_info=body.debug_info)
         builder = Builder(sweeps=True, targets=False)
-        leaves, outs = builder._outermost(only, [f"input_{i}" for i in leaf], live)
+        try:
+            leaves, outs = builder._outermost(only, [f"input_{i}" for i in leaf], live)
+        except UnsupportedEquationError:  # how long an inner loop is may follow from the number of the step
+            return None
         if any(node.is_target for node in builder.nodes):
             return None
         self.missing.update(builder.missing)
@@ -578,8 +586,9 @@ class Builder:
         )
         given, line = [*extra, *(args[i] for i in kept)], lines.user_line(eqn)
         flat = self.operation(rule, *given, shape=(rule.size,), dtype=rule.dtype, line=line)
-        results = iter(_parts(flat, avals))
-        return [next(results) if want else None for want in live]
+        real = [i for i, want in enumerate(live) if want and _is_real(aval(eqn.outvars[i]).dtype)]
+        parts = dict(zip(real, _parts(flat, [aval(eqn.outvars[i]) for i in real]), strict=True))
+        return [parts.get(i, out) for i, out in enumerate(held)]
 
     def _cond(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
         """All branches; what was not taken is not read."""

@@ -1,7 +1,7 @@
 """Loops that are kept as what they are: `lax.scan` as one node.
 
-Its output is everything that the scan returns, in one flat array, of which the function's own outputs are
-layouts.
+Its output is every real number that the scan returns, in one flat array, of which the function's own outputs
+are layouts.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Scan(Rule):
     """A scan whose body is a graph of its own.
 
     The inputs are those of the scan: fixed ones, the initial state, and arrays to go through. In the body's
-    graph those that depend on a parameter are leaves, and so are the states; the others are constants.
+    graph those that depend on a parameter are leaves, and so are states that are real; others are constants.
     """
 
     body: "Graph"
@@ -43,7 +43,7 @@ class Scan(Rule):
     name: ClassVar[str] = "scan"
 
     def forward(self, *inputs: Any) -> jax.Array:
-        """Everything, flat."""
+        """All real numbers, flat."""
         return self._evaluated(None, *inputs)
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:
@@ -66,7 +66,8 @@ class Scan(Rule):
         last, rest = jax.lax.scan(
             step, start, xs, length=self.length, reverse=self.reverse, unroll=self.unroll
         )
-        return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in (*last, *rest)])
+        real = [x for x in (*last, *rest) if jnp.issubdtype(x.dtype, jnp.floating)]
+        return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in real])
 
     @property
     def first_order(self) -> bool:
@@ -83,8 +84,12 @@ class Scan(Rule):
 
     @functools.cached_property
     def dtype(self) -> Any:
-        return jnp.result_type(*(dtype for _, dtype in self.outputs))
+        return jnp.result_type(*(dtype for _, dtype in self._real))
 
     @property
     def size(self) -> int:
-        return sum(math.prod(shape) for shape, _ in self.outputs)
+        return sum(math.prod(shape) for shape, _ in self._real)
+
+    @property
+    def _real(self) -> list[tuple[tuple[int, ...], Any]]:
+        return [out for out in self.outputs if jnp.issubdtype(out[1], jnp.floating)]
