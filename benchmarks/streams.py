@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.beside_adam import augmented, images, letters
+from benchmarks.beside_adam import augmented, images, letters, windows_of
 from benchmarks.scaling import Machine, stream_rows
 from pjax import optim
 from pjax.experiments import data as datasets
@@ -187,7 +187,6 @@ def transformer(options: argparse.Namespace) -> Task:
     text, kinds = letters(options)
     tiny = options.tiny
     context, width, heads, depth = (16, 16, 2, 4) if tiny else (64, 128, 4, 12)
-    border = len(text) * 9 // 10
 
     def start(key: jax.Array) -> Any:
         a, b, c, d, e, f = jax.random.split(key, 6)
@@ -216,19 +215,6 @@ def transformer(options: argparse.Namespace) -> Task:
         x = x + mixed @ own["mix"]
         return x + jax.nn.gelu(norm(x, own["norm"][1]) @ own["up"]) @ own["down"]
 
-    def prepare(data: Any, rows: jax.Array, _: jax.Array) -> Batch:
-        found = data[0][rows[:, None] + jnp.arange(context + 1)].astype(jnp.int32)
-        return found[:, :-1], found[:, 1:]
-
-    windows = (len(text) - border - 1) // context
-    parts = max(1, windows // 64)
-    size = windows // parts
-
-    def tests(data: Any) -> Batch:
-        found = data[1].astype(jnp.int32)
-        end, shape = parts * size * context, (parts, size, context)
-        return found[:end].reshape(shape), found[1 : end + 1].reshape(shape)
-
     updates = options.updates or 2000
     runs = ((2, 1), (4, 2)) if tiny else ((12, 8), (4, 2), (6, 4), (12, 16), (4, 4), (6, 8), (4, 8), (12, 4))
     return Task(
@@ -238,16 +224,12 @@ def transformer(options: argparse.Namespace) -> Task:
         first=lambda rest, x: rest["characters"][x] + rest["places"],
         layer=layer,
         head=lambda rest, x: norm(x, rest["norm"]) @ rest["characters"].T,
-        data=(text[:border], text[border:]),
-        samples=border - context,
-        prepare=prepare,
-        tests=tests,
         batch=4 if tiny else 64,
         updates=updates,
         outer=steady(options.rate, updates, ("attend", "mix", "up", "down")),
         rate=options.rate,
-        accuracy=False,
         runs=runs,
+        **windows_of(text, context, 64),
     )
 
 
