@@ -23,7 +23,7 @@ is small next to the predictions (the *reach*), and what comes of it is divided 
 are derivatives, the step is as long as the losses want.
 
 What a node asks is the transpose of its function for JAX, which carries it from node to node as it carries
-cotangents in backpropagation: through loops, and with as little kept. `pjax.Rule.soft` says what that is.
+cotangents in backpropagation: through loops, and with as little kept. `pjax.rules.base.Rule.soft` says what that is.
 
 A target asks by how much its loss falls, times the factor with which it enters what the function returns.
 """

@@ -162,7 +162,7 @@ class Rule(abc.ABC):
 
     @property
     def first_order(self) -> bool:
-        """Whether a sweep with softness zero answers twice the wish with twice as much, as a derivative does."""
+        """Whether a sweep with softness zero answers twice the wish by twice as much, as derivatives do."""
         return True
 
     def entering(self, i: int, shape: tuple[int, ...]) -> int:  # noqa: ARG002
