@@ -743,7 +743,10 @@ def test_what_cannot_be_measured():
         debug.violations(equations, jnp.full(5, jnp.nan), optim.AlternatingProjections())
 
 
-TOOLS = [debug.violations, debug.locate_nan, debug.explain_partition, pjax.profile, pjax.summary]
+TOOLS = [
+    *(debug.violations, debug.locate_nan, debug.explain_partition),
+    *(pjax.draw, pjax.profile, pjax.summary),
+]
 
 
 @pytest.mark.parametrize("look", TOOLS, ids=lambda look: look.__name__)

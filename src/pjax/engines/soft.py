@@ -22,8 +22,8 @@ answer small wishes better than large ones, which reach beyond their kinks; so t
 is small next to the predictions (the *reach*), and what comes of it is divided by it. Where all that is asked
 are derivatives, the step is as long as the losses want.
 
-What a node asks is the transpose of its function for JAX, which carries it from node to node as it carries
-cotangents in backpropagation: through loops, and with as little kept. `pjax.rules.base.Rule.soft` says what that is.
+JAX's reverse mode carries what nodes ask, through loops, too, and with as little kept as in backpropagation:
+a node's function is `pjax.rules.base.Rule.soft`, whose derivative, as JAX sees it, is what the node asks.
 
 A target asks by how much its loss falls, times the factor with which it enters what the function returns.
 """

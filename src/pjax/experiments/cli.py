@@ -110,14 +110,13 @@ _LIMITS = ("max_steps", "patience")
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
 
 
-def train(*, context: typer.Context, **given: Any) -> None:
-    o = types.SimpleNamespace(**given)
-    where, config = o.resume or o.folder, None
+def _asked_for(o: types.SimpleNamespace, context: typer.Context) -> Config | None:
+    """The run that options ask for; None if one is resumed. Options that do not go together are refused."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     named = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if o.distributed:
         joining.check(o.coordinator, o.processes, o.process)
-        if where is None:
+        if (o.resume or o.folder) is None:
             raise InputError("--distributed needs --folder or --resume, the same for all processes")
         if o.devices is not None:
             raise InputError("--distributed uses all devices of all processes: drop --devices")
@@ -125,14 +124,20 @@ def train(*, context: typer.Context, **given: Any) -> None:
         raise InputError(f"{', '.join(stray)}: for several processes, give --distributed too")
     settings = {field.name for field in dataclasses.fields(Config)}
     if o.resume is None:
-        given["seeds"] = tuple(range(o.seed, o.seed + o.seeds))
-        given["init_from"] = o.init_from and str(o.init_from)
-        config = _config(**{name: value for name, value in given.items() if name in settings})
-    elif others := [name for name in named if name in {*settings, "seed", "folder"} - {*_LIMITS}]:
+        seeds = tuple(range(o.seed, o.seed + o.seeds))
+        given = vars(o) | {"seeds": seeds, "init_from": o.init_from and str(o.init_from)}
+        return _config(**{name: value for name, value in given.items() if name in settings})
+    if others := [name for name in named if name in {*settings, "seed", "folder"} - {*_LIMITS}]:
         raise InputError(
             f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
             f"{', '.join('--' + name.replace('_', '-') for name in others)}"
         )
+    return None
+
+
+def train(*, context: typer.Context, **given: Any) -> None:
+    o = types.SimpleNamespace(**given)
+    where, config = o.resume or o.folder, _asked_for(o, context)
 
     def advice() -> str:
         saved = where is not None and checkpoint.every(where)
