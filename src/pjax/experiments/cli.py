@@ -25,7 +25,7 @@ from rich.text import Text
 import pjax
 from pjax.checks import check_name
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, learners, methods, plots, results
+from pjax.experiments import checkpoint, endings, learners, methods, own_data, plots, results
 from pjax.experiments import compare as comparing
 from pjax.experiments import data as datasets
 from pjax.experiments import devices as placing
@@ -173,9 +173,11 @@ def train(*, context: typer.Context, **given: Any) -> None:
         elif not o.quiet:
             _print_results([run])
             _say(f"plot:   {plot}\nfolder: {where}")
-            own = "with your own data: pjax train --data FILE.csv --target COLUMN"
+            more = "with your own data: pjax train --data FILE.csv --target COLUMN"
+            if own_data.is_own(run.data):
+                more = f"pjax predict {where} --data FILE --out predicted.csv"
             if not run.diverged:
-                _say(f"next:   pjax eval {where}; {own}")
+                _say(f"next:   pjax eval {where}; {more}")
     if run.diverged:
         errors.print(
             "[bold red]diverged:[/] the loss was not finite: take a lower --learning-rate, or another method"
