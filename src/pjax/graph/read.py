@@ -59,7 +59,7 @@ class Traced:
     batch_arrays: int = 0
     """How many of the constants, the last ones, are the arrays of a batch."""
     looks: tuple[tuple[int, Look], ...] = ()
-    """Checks that wait for values of arrays, see `pjax.checks.postponed`, each with the place of its constant."""
+    """Checks that wait for values of arrays: see `pjax.checks.postponed`; each with its constant's place."""
 
     @functools.cached_property
     def key(self) -> "Key":

@@ -357,8 +357,8 @@ def answering(
 class Target(Rule):
     """A loss at the end of a function, with the operator that lowers it.
 
-    The operator is the proximal operator of the loss, with its ``scale``; or, where it has none, the
-    projection onto its minimisers, and the loss then is the squared distance to them.
+    With a field ``scale`` the operator is the proximal operator of the loss, times that scale. Without one it
+    is the projection onto the minimisers of the loss, which is the squared distance to them.
     """
 
     core: ClassVar[int] = 1
