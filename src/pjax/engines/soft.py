@@ -16,12 +16,12 @@ metric:
   and *summed*: an extrapolation of the mean by the number of readers over :math:`w`.
 
 For a product, a quotient or a smooth function the answer differs from :math:`J^\top m_v` by about
-:math:`\tau` times the relative move that is asked for, less than a thousandth; so they ask for :math:`J^\top
-m_v` itself, with as many products as backpropagation has. Relus, maxima, bounds, rounding and sets are
-projected as they are. They answer small wishes better than large ones, which reach across their kinks; so the
-targets ask for a step that is small next to the predictions (the *reach*), and the answer is divided by its
-length. Where all nodes ask by derivatives, the length of the step makes no difference, and it is as long as
-the losses want.
+:math:`\tau` times the relative move that is asked for, less than a thousandth; so they ask for
+:math:`J^\top m_v` itself, with as many products as backpropagation has. Relus, maxima, bounds, rounding and
+sets are projected as they are. They answer small wishes better than large ones, which reach across their
+kinks; so the targets ask for a step that is small next to the predictions (the *reach*), and the answer is
+divided by its length. Where all nodes ask by derivatives, the length of the step makes no difference, and it
+is as long as the losses want.
 
 JAX's reverse mode carries what nodes ask, through loops, too, and with as little kept as in backpropagation:
 a node's function is `pjax.rules.base.Rule.soft`, whose derivative, as JAX sees it, is what the node asks.
