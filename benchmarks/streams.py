@@ -138,22 +138,24 @@ def steady(rate: float, updates: int, matrices: Sequence[str]) -> dict[str, opta
     }
 
 
+def residual(first: int, each: int, width: int, depth: int, key: jax.Array) -> Any:
+    """Initial parameters of residual layers behind one that reads ``first`` numbers; they read ``each``."""
+    a, b, c = jax.random.split(key, 3)
+    return {
+        "in": normal(a, first, width, scale=first**-0.5),
+        "layers": {
+            "w": normal(b, depth, each, width, scale=(2 / (each * depth)) ** 0.5),
+            "b": jnp.zeros((depth, width)),
+        },
+        "out": normal(c, width, 10, scale=width**-0.5),
+    }
+
+
 def perceptron(depth: int, options: argparse.Namespace) -> Task:
     """Residual layers on MNIST."""
     width, tiny = (16 if options.tiny else 128), options.tiny
     (x, y), (test_x, test_y) = images("mnist", options)
     mean, scale = np.float32(x.mean()), np.float32(1 / x.std())
-
-    def start(key: jax.Array) -> Any:
-        a, b, c = jax.random.split(key, 3)
-        return {
-            "in": normal(a, 784, width, scale=784**-0.5),
-            "layers": {
-                "w": normal(b, depth, width, width, scale=(2 / (depth * width)) ** 0.5),
-                "b": jnp.zeros((depth, width)),
-            },
-            "out": normal(c, width, 10, scale=width**-0.5),
-        }
 
     def inputs(x: jax.Array) -> jax.Array:
         return ((x.astype(jnp.float32) - mean) * scale).reshape(*x.shape[:-3], 784)
@@ -163,7 +165,7 @@ def perceptron(depth: int, options: argparse.Namespace) -> Task:
     return Task(
         name="mlp",
         layers=depth,
-        start=start,
+        start=functools.partial(residual, 784, width, width, depth),
         first=lambda rest, x: x @ rest["in"],
         layer=lambda _, own, x: x + jax.nn.relu(x @ own["w"] + own["b"]),
         head=lambda rest, x: x @ rest["out"],
@@ -240,17 +242,6 @@ def convolutional(options: argparse.Namespace) -> Task:
     (x, y), (test_x, test_y) = images("cifar10", options)
     mean, scale = np.float32(x.mean((0, 1, 2))), np.float32(1 / x.std((0, 1, 2)))
 
-    def start(key: jax.Array) -> Any:
-        a, b, c = jax.random.split(key, 3)
-        return {
-            "in": normal(a, 27, width, scale=27**-0.5),
-            "layers": {
-                "w": normal(b, depth, 9 * width, width, scale=(2 / (9 * width * depth)) ** 0.5),
-                "b": jnp.zeros((depth, width)),
-            },
-            "out": normal(c, width, 10, scale=width**-0.5),
-        }
-
     def convolved(x: jax.Array, w: jax.Array) -> jax.Array:
         high, wide = x.shape[1:3]
         padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -270,7 +261,7 @@ def convolutional(options: argparse.Namespace) -> Task:
     return Task(
         name="cnn",
         layers=depth,
-        start=start,
+        start=functools.partial(residual, 27, 9 * width, width, depth),
         first=first,
         layer=lambda _, own, x: x + jax.nn.relu(convolved(x, own["w"]) + own["b"]),
         head=lambda rest, x: x.mean((1, 2)) @ rest["out"],

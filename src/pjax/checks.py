@@ -58,7 +58,7 @@ def _not_finite(x: Any) -> int:
     """How many values are not finite; 0 for what cannot be looked at."""
     if isinstance(x, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return 0
-    if isinstance(x, jax.Array) and not _in_reach(x):
+    if isinstance(x, jax.Array) and next(iter(x.devices())).platform != "cpu":  # it need not be copied here
         with jax.ensure_compile_time_eval():  # it may be captured by a function that is being traced
             return int(_count_not_finite(x))
     array = np.asarray(x)
@@ -69,11 +69,6 @@ def _not_finite(x: Any) -> int:
         if np.isfinite(array.sum()):
             return 0
     return int(array.size - np.count_nonzero(np.isfinite(array)))
-
-
-def _in_reach(x: jax.Array) -> bool:
-    """Whether its values are in the memory of a CPU already."""
-    return next(iter(x.devices())).platform == "cpu"
 
 
 @jax.jit
