@@ -152,7 +152,7 @@ class Graph:
 
     @property
     def shardings(self) -> Mapping[int, NamedSharding]:
-        """How values of some nodes are divided among devices: of stacks, see `stacking`."""
+        """How values of some nodes are divided among devices: of stacks, see `pjax.graph.stack.stacking`."""
         return {}
 
     def axis_of_members(self, v: int) -> int | None:  # noqa: ARG002
