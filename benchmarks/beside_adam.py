@@ -188,10 +188,21 @@ def pictures(
 
 def characters(name: str, network: Any, text: np.ndarray, *, batch: int, updates: int) -> Task:
     """A network that predicts the next character; the last tenth of the text is to validate with."""
-    context, border = network.context, len(text) * 9 // 10
-    rest = text[border:]
-    windows = (len(rest) - 1) // context
-    parts = max(1, windows // 72)
+    return Task(
+        name=name,
+        network=network,
+        batch=batch,
+        updates=updates,
+        optimizer=adamw(updates, peak=1e-3, decay=0.1, end=1e-4, b2=0.99),
+        **windows_of(text, network.context, 72),
+    )
+
+
+def windows_of(text: np.ndarray, context: int, most: int) -> dict[str, Any]:
+    """What a `Task` says of a text: windows of it, of which at most so many are tested with at once."""
+    border = len(text) * 9 // 10
+    windows = (len(text) - border - 1) // context
+    parts = max(1, windows // most)
     size = windows // parts
 
     def prepare(data: Any, rows: jax.Array, _: jax.Array) -> Batch:
@@ -203,18 +214,13 @@ def characters(name: str, network: Any, text: np.ndarray, *, batch: int, updates
         end, shape = parts * size * context, (parts, size, context)
         return found[:end].reshape(shape), found[1 : end + 1].reshape(shape)
 
-    return Task(
-        name=name,
-        network=network,
-        data=(text[:border], rest),
-        samples=border - context,
-        batch=batch,
-        updates=updates,
-        optimizer=adamw(updates, peak=1e-3, decay=0.1, end=1e-4, b2=0.99),
-        prepare=prepare,
-        tests=tests,
-        accuracy=False,
-    )
+    return {
+        "data": (text[:border], text[border:]),
+        "samples": border - context,
+        "prepare": prepare,
+        "tests": tests,
+        "accuracy": False,
+    }
 
 
 def task(name: str, options: argparse.Namespace) -> Task:

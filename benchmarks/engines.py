@@ -14,15 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-import pjax
 from tests import graphs
+from tests.properties import METHODS
 
-SOLVERS: dict[str, Any] = {
-    "AP": pjax.optim.AlternatingProjections,
-    "CP": pjax.optim.CyclicProjections,
-    "DR": pjax.optim.DouglasRachford,
-    "DM": pjax.optim.DifferenceMap,
-}
 LIMITS = {"float64": 1e-8, "float32": 1e-4}
 BEYOND_HISTORIES = {"two_targets", "zero_weights"}
 
@@ -39,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=LIMITS, default="float64")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--graphs", nargs="*", default=sorted(graphs.GRAPHS), metavar="NAME")
-    parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=SOLVERS, metavar="NAME")
+    parser.add_argument("--solvers", nargs="*", default=list(METHODS), choices=METHODS, metavar="NAME")
     options = parser.parse_args(arguments)
     unknown = set(options.graphs) - set(graphs.GRAPHS)
     if unknown:
@@ -56,10 +50,10 @@ def main(arguments: Sequence[str]) -> int:
         start, row = time.perf_counter(), []
         for name in options.solvers:
             full = name in ("DR", "DM") and options.dtype == "float64"
-            implicit = SOLVERS[name](
+            implicit = METHODS[name](
                 steps_per_update=options.steps, **({"history": options.steps} if full else {})
             )
-            explicit = SOLVERS[name](steps_per_update=options.steps, edges="explicit")
+            explicit = METHODS[name](steps_per_update=options.steps, edges="explicit")
             row.append(gap(implicit.update(fn, params)[0], explicit.update(fn, params)[0]))
             if not (full and graph in BEYOND_HISTORIES):
                 worst = max(worst, row[-1])

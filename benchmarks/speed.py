@@ -500,7 +500,8 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def argument_parser() -> argparse.ArgumentParser:
+    """What can be asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks speed", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="networks whose name contains this")
     parser.add_argument("--steps", type=int, help="steps in one measurement (by default 10 to 200)")
@@ -524,6 +525,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="print how long this takes to compile, also by the processor's account",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the figures here")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser()
     options = parser.parse_args(arguments)
     if options.repeats < 1 or (options.steps is not None and options.steps < 1):
         parser.error("--steps and --repeats must be at least 1")

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.beside_adam import augmented, images, letters
+from benchmarks.beside_adam import augmented, images, letters, windows_of
 from benchmarks.scaling import Machine, stream_rows
 from pjax import optim
 from pjax.experiments import data as datasets
@@ -138,22 +138,24 @@ def steady(rate: float, updates: int, matrices: Sequence[str]) -> dict[str, opta
     }
 
 
+def residual(first: int, each: int, width: int, depth: int, key: jax.Array) -> Any:
+    """Initial parameters of residual layers behind one that reads ``first`` numbers; they read ``each``."""
+    a, b, c = jax.random.split(key, 3)
+    return {
+        "in": normal(a, first, width, scale=first**-0.5),
+        "layers": {
+            "w": normal(b, depth, each, width, scale=(2 / (each * depth)) ** 0.5),
+            "b": jnp.zeros((depth, width)),
+        },
+        "out": normal(c, width, 10, scale=width**-0.5),
+    }
+
+
 def perceptron(depth: int, options: argparse.Namespace) -> Task:
     """Residual layers on MNIST."""
     width, tiny = (16 if options.tiny else 128), options.tiny
     (x, y), (test_x, test_y) = images("mnist", options)
     mean, scale = np.float32(x.mean()), np.float32(1 / x.std())
-
-    def start(key: jax.Array) -> Any:
-        a, b, c = jax.random.split(key, 3)
-        return {
-            "in": normal(a, 784, width, scale=784**-0.5),
-            "layers": {
-                "w": normal(b, depth, width, width, scale=(2 / (depth * width)) ** 0.5),
-                "b": jnp.zeros((depth, width)),
-            },
-            "out": normal(c, width, 10, scale=width**-0.5),
-        }
 
     def inputs(x: jax.Array) -> jax.Array:
         return ((x.astype(jnp.float32) - mean) * scale).reshape(*x.shape[:-3], 784)
@@ -163,7 +165,7 @@ def perceptron(depth: int, options: argparse.Namespace) -> Task:
     return Task(
         name="mlp",
         layers=depth,
-        start=start,
+        start=functools.partial(residual, 784, width, width, depth),
         first=lambda rest, x: x @ rest["in"],
         layer=lambda _, own, x: x + jax.nn.relu(x @ own["w"] + own["b"]),
         head=lambda rest, x: x @ rest["out"],
@@ -187,7 +189,6 @@ def transformer(options: argparse.Namespace) -> Task:
     text, kinds = letters(options)
     tiny = options.tiny
     context, width, heads, depth = (16, 16, 2, 4) if tiny else (64, 128, 4, 12)
-    border = len(text) * 9 // 10
 
     def start(key: jax.Array) -> Any:
         a, b, c, d, e, f = jax.random.split(key, 6)
@@ -216,19 +217,6 @@ def transformer(options: argparse.Namespace) -> Task:
         x = x + mixed @ own["mix"]
         return x + jax.nn.gelu(norm(x, own["norm"][1]) @ own["up"]) @ own["down"]
 
-    def prepare(data: Any, rows: jax.Array, _: jax.Array) -> Batch:
-        found = data[0][rows[:, None] + jnp.arange(context + 1)].astype(jnp.int32)
-        return found[:, :-1], found[:, 1:]
-
-    windows = (len(text) - border - 1) // context
-    parts = max(1, windows // 64)
-    size = windows // parts
-
-    def tests(data: Any) -> Batch:
-        found = data[1].astype(jnp.int32)
-        end, shape = parts * size * context, (parts, size, context)
-        return found[:end].reshape(shape), found[1 : end + 1].reshape(shape)
-
     updates = options.updates or 2000
     runs = ((2, 1), (4, 2)) if tiny else ((12, 8), (4, 2), (6, 4), (12, 16), (4, 4), (6, 8), (4, 8), (12, 4))
     return Task(
@@ -238,16 +226,12 @@ def transformer(options: argparse.Namespace) -> Task:
         first=lambda rest, x: rest["characters"][x] + rest["places"],
         layer=layer,
         head=lambda rest, x: norm(x, rest["norm"]) @ rest["characters"].T,
-        data=(text[:border], text[border:]),
-        samples=border - context,
-        prepare=prepare,
-        tests=tests,
         batch=4 if tiny else 64,
         updates=updates,
         outer=steady(options.rate, updates, ("attend", "mix", "up", "down")),
         rate=options.rate,
-        accuracy=False,
         runs=runs,
+        **windows_of(text, context, 64),
     )
 
 
@@ -257,17 +241,6 @@ def convolutional(options: argparse.Namespace) -> Task:
     depth, width, side = (4, 8, 16) if tiny else (8, 64, 16)
     (x, y), (test_x, test_y) = images("cifar10", options)
     mean, scale = np.float32(x.mean((0, 1, 2))), np.float32(1 / x.std((0, 1, 2)))
-
-    def start(key: jax.Array) -> Any:
-        a, b, c = jax.random.split(key, 3)
-        return {
-            "in": normal(a, 27, width, scale=27**-0.5),
-            "layers": {
-                "w": normal(b, depth, 9 * width, width, scale=(2 / (9 * width * depth)) ** 0.5),
-                "b": jnp.zeros((depth, width)),
-            },
-            "out": normal(c, width, 10, scale=width**-0.5),
-        }
 
     def convolved(x: jax.Array, w: jax.Array) -> jax.Array:
         high, wide = x.shape[1:3]
@@ -288,7 +261,7 @@ def convolutional(options: argparse.Namespace) -> Task:
     return Task(
         name="cnn",
         layers=depth,
-        start=start,
+        start=functools.partial(residual, 27, 9 * width, width, depth),
         first=first,
         layer=lambda _, own, x: x + jax.nn.relu(convolved(x, own["w"]) + own["b"]),
         head=lambda rest, x: x.mean((1, 2)) @ rest["out"],

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 SMALL = ["--widths", "1x8", "--batch-size", "64", "--max-steps", "100", "--check-every", "50"]
 
 
-def run(*arguments: str, code: int = 0) -> str:
+def run(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == code, result.output
     return " ".join(result.output.split())
@@ -579,36 +579,30 @@ def test_two_at_once(tmp_path: Path) -> None:
     first = start(*LONG, "--folder", folder)
     try:
         wait_for(folder / ".lock", first)
-        refused = ending_run("train", "--folder", folder, code=2)
+        refused = run("train", "--folder", folder, code=2)
         assert re.search(rf"run: process {first.pid} on .* writes into it", refused)
         first.kill()
         first.wait(60)
     finally:
         finish(first)
     assert (folder / ".lock").exists()
-    ending_run(*f"{ENDING_SMALL} --method adam --max-steps 50 --check-every 50 --folder {folder}".split())
+    run(*f"{ENDING_SMALL} --method adam --max-steps 50 --check-every 50 --folder {folder}".split())
     assert not (folder / ".lock").exists()
-
-
-def ending_run(*arguments: str | Path, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
 
 
 def test_a_run_that_diverges_has_its_own_status(tmp_path: Path) -> None:
     settings = f"{ENDING_SMALL} --method sgd --learning-rate 1e30 --max-steps 100 --check-every 50".split()
-    said = ending_run(*settings, "--folder", tmp_path / "run", code=4)
+    said = run(*settings, "--folder", tmp_path / "run", code=4)
     assert "diverged at 50" in said
     assert "diverged: the loss was not finite" in said
-    ending_run("train", "--resume", tmp_path / "run", code=4)
+    run("train", "--resume", tmp_path / "run", code=4)
 
 
 class TestDisk:
     def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("mine")
         for folder in (tmp_path / "file", tmp_path / "file" / "run"):
-            said = ending_run("train", "--folder", folder, code=2)
+            said = run("train", "--folder", folder, code=2)
             assert re.fullmatch(r"error: \S+file\S*: (File exists|Not a directory)\. What .* kept", said)
         assert (tmp_path / "file").read_text() == "mine"
 
@@ -620,7 +614,7 @@ class TestDisk:
 
     @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder where nobody may write")
     def test_a_folder_that_cannot_be_written(self) -> None:
-        said = ending_run("train", "--folder", "/sys/kernel/run", code=2)
+        said = run("train", "--folder", "/sys/kernel/run", code=2)
         assert re.fullmatch(r"error: /sys/kernel/run: (Operation not permitted|Permission denied)\. .*", said)
 
     def test_a_disk_that_fills_up(self, tmp_path: Path) -> None:
@@ -641,5 +635,5 @@ class TestDisk:
 
 
 def test_a_network_that_is_too_large(tmp_path: Path) -> None:
-    said = ending_run("train", "--widths", "2x3000000", "--folder", tmp_path / "run", code=2)
+    said = run("train", "--widths", "2x3000000", "--folder", tmp_path / "run", code=2)
     assert re.fullmatch(r"error: there is not enough memory \(.+\): take smaller --widths.*", said), said

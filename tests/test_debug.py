@@ -496,17 +496,11 @@ def loss(x, scale=1.0, layers=1):
     return fn
 
 
-def recompile_line_of(text):
-    with open(__file__) as file:
-        (number,) = (i for i, line in enumerate(file, 1) if text in line and "line_of" not in line)
-    return f"{__file__}:{number}"
-
-
 @pytest.mark.parametrize(
     ("steps", "second", "expected"),
     [
         (2, loss(RECOMPILE_X[:4]), "captured array 0: shape [6, 3] -> [4, 3]"),
-        (3, loss(RECOMPILE_X, scale=2.0), f"'mul' at {recompile_line_of('# the number')}: number 1.0 -> 2.0"),
+        (3, loss(RECOMPILE_X, scale=2.0), f"'mul' at {line_of('# the number')}: number 1.0 -> 2.0"),
         (4, loss(RECOMPILE_X, layers=2), "the function: equation 'broadcast_in_dim' at "),
     ],
     ids=["shape", "number", "equation"],
@@ -749,7 +743,10 @@ def test_what_cannot_be_measured():
         debug.violations(equations, jnp.full(5, jnp.nan), optim.AlternatingProjections())
 
 
-TOOLS = [debug.violations, debug.locate_nan, debug.explain_partition, pjax.profile, pjax.summary]
+TOOLS = [
+    *(debug.violations, debug.locate_nan, debug.explain_partition),
+    *(pjax.draw, pjax.profile, pjax.summary),
+]
 
 
 @pytest.mark.parametrize("look", TOOLS, ids=lambda look: look.__name__)

@@ -507,12 +507,7 @@ def test_a_network_does_the_same(monkeypatch):
     wanted = solver.update(loss, params, solver.init(params))[0]
     fresh(monkeypatch)
     used = []
-
-    def on_cuda(*args, default, cpu=None, cuda=None):  # noqa: ARG001
-        used.append(cuda is not None)
-        return (cuda or default)(*args)
-
-    monkeypatch.setattr(contraction, "on_one_device", on_cuda)
+    monkeypatch.setattr(contraction, "on_one_device", on_cuda(used))
     solve = solve_kernel.solve
     monkeypatch.setattr(solve_kernel, "solve", interpreted(solve))
     found = solver.update(loss, params, solver.init(params))[0]

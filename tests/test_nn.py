@@ -18,6 +18,7 @@ import pytest
 
 import pjax
 from pjax import nn
+from pjax.containers.computation import ancestors
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -436,18 +437,17 @@ def test_parameters_may_be_computations():
     assert nn.cross_entropy(model.apply(new, x), y).mean() < loss
 
 
+def parameters_of(target):
+    """The names of the parameters behind a target."""
+    return {node.name for node in ancestors([target]) if isinstance(node, pjax.Parameter)}
+
+
 def test_traced_parameters_are_called_by_their_names():
     model = MLP()
     target = pjax.trace(
         lambda p: nn.cross_entropy(model.apply(p, jnp.ones((4, 8))), jnp.array([0, 1, 2, 0])), model.init(KEY)
     )
-    seen, stack = set(), [target]
-    while stack:
-        node = stack.pop()
-        stack.extend(node.inputs)
-        if isinstance(node, pjax.Parameter):
-            seen.add(node.name)
-    assert seen == {"hidden.weight", "relu.bias", "out.weight"}
+    assert parameters_of(target) == {"hidden.weight", "relu.bias", "out.weight"}
 
 
 # --- Layers: what they compute, against NumPy, and what they refuse ---
@@ -973,10 +973,4 @@ def test_frozen_parameters_are_constants_of_the_graph():
     target = pjax.trace(
         lambda p: nn.cross_entropy(model.apply(p | frozen, x), np.zeros(len(x), int)), trainable
     )
-    seen, stack = set(), [target]
-    while stack:
-        node = stack.pop()
-        stack.extend(node.inputs)
-        if isinstance(node, pjax.Parameter):
-            seen.add(node.name)
-    assert seen == trainable.keys()
+    assert parameters_of(target) == trainable.keys()

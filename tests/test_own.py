@@ -625,7 +625,10 @@ def test_seeds_from_the_command_line(tmp_path: Path) -> None:
     data = flowers(tmp_path / "flowers.csv")
     small = ["--target", "kind", "--widths", "1x4", "--max-steps", "20"]
     for how in ("--together", "--one-by-one"):
-        run("train", "--data", data, *small, "--seed", "3", "--seeds", "2", how, "--folder", tmp_path / how)
+        said = run(
+            "train", "--data", data, *small, "--seed", "3", "--seeds", "2", how, "--folder", tmp_path / how
+        )
+        assert "pjax predict" in said
         found = read_run(tmp_path / how)
         assert [result.seed for result in found.results] == [3, 4]
     config = json.loads((tmp_path / "--together" / "config.json").read_text())

@@ -22,7 +22,10 @@ _LATER: contextvars.ContextVar[dict[int, list[Look]]] = contextvars.ContextVar("
 
 @contextlib.contextmanager
 def postponed(arrays: Sequence[Any]) -> Iterator[list[tuple[int, Look]]]:
-    """What is to be looked at of arrays that stand for others, once these are known: places, and how."""
+    """Collect the checks of traced arrays, whose values are not known yet, to be made when they are.
+
+    Yields a list that is filled at the end of the block: the place of an array, and its check.
+    """
     looks: dict[int, list[Look]] = {id(x): [] for x in arrays}
     found: list[tuple[int, Look]] = []
     token = _LATER.set(looks)
@@ -34,7 +37,7 @@ def postponed(arrays: Sequence[Any]) -> Iterator[list[tuple[int, Look]]]:
 
 
 def look_later(x: Any, look: Look) -> None:
-    """Look at what an array stands for that is not known now, if that will be known."""
+    """Make a check of a traced array as soon as its values are known, if they ever are: see `postponed`."""
     _LATER.get({}).get(id(x), []).append(look)
 
 
@@ -55,7 +58,7 @@ def _not_finite(x: Any) -> int:
     """How many values are not finite; 0 for what cannot be looked at."""
     if isinstance(x, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return 0
-    if isinstance(x, jax.Array) and not _in_reach(x):
+    if isinstance(x, jax.Array) and next(iter(x.devices())).platform != "cpu":  # it need not be copied here
         with jax.ensure_compile_time_eval():  # it may be captured by a function that is being traced
             return int(_count_not_finite(x))
     array = np.asarray(x)
@@ -68,18 +71,13 @@ def _not_finite(x: Any) -> int:
     return int(array.size - np.count_nonzero(np.isfinite(array)))
 
 
-def _in_reach(x: jax.Array) -> bool:
-    """Whether it need not be brought from another device."""
-    return next(iter(x.devices())).platform == "cpu"
-
-
 @jax.jit
 def _count_not_finite(x: jax.Array) -> jax.Array:
     return jnp.sum(~jnp.isfinite(x))
 
 
 def check_mesh(arrays: Iterable[Any]) -> None:
-    """Refuse arrays that are divided over axes of which the program must say how each result is divided."""
+    """Refuse arrays over manual or explicit mesh axes: JAX would have to be told how results are divided."""
     for x in arrays:
         if not isinstance(x, jax.Array):
             continue
@@ -152,7 +150,7 @@ def check_float(name: str, value: jax.typing.ArrayLike) -> jax.Array:
 
 
 def check_multiple(name: str, value: int, of: int, what: str) -> None:
-    """Refuse a number that cannot be divided."""
+    """Refuse a number that is no multiple of another one."""
     if value % of:
         near = max(value // of, 1) * of
         raise InputError(f"{name} must be a multiple of the {of} {what}, got {value}: take {near}")

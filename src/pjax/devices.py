@@ -14,10 +14,10 @@ def several() -> bool:
 
 
 def on_one_device(*args: Any, default: Callable[..., Any], **variants: Callable[..., Any] | None) -> Any:
-    """A function of the arguments, with variants for some kinds of device: ``cpu=`` or ``cuda=``.
+    """A function of the arguments, with faster variants for some kinds of device: ``cpu=`` or ``cuda=``.
 
-    Not where there are several devices: arrays may then be divided among them, and what a variant saves on
-    one would make several exchange data.
+    Where there are several devices the default is used: arrays may be divided among them, and a variant that
+    is fast on one device would make several exchange data.
     """
     known = {name: fn for name, fn in variants.items() if fn is not None}
     if several() or not known:
@@ -28,7 +28,7 @@ def on_one_device(*args: Any, default: Callable[..., Any], **variants: Callable[
 def by_platform(*args: Any, default: Callable[..., Any], **variants: Callable[..., Any]) -> Any:
     """A function of the arguments, with variants for some kinds of device.
 
-    Where there are only CPUs, it is not traced for others: that would be much of the time before compiling.
+    Where there are only CPUs, variants for other devices are not traced, which would take long.
     """
     if compiles_each_kernel() and not ANYWHERE:
         return variants.get("cpu", default)(*args)
@@ -36,7 +36,7 @@ def by_platform(*args: Any, default: Callable[..., Any], **variants: Callable[..
 
 
 ANYWHERE = False
-"""Whether programs are for devices that are not here, too, with their variants and kernels: it takes time."""
+"""Whether programs include variants and kernels for kinds of devices that are not here. Slow; for tests."""
 
 
 KERNELS = {"convolution", "edges", "maximum", "multiplier", "recurrence"}
@@ -44,9 +44,9 @@ KERNELS = {"convolution", "edges", "maximum", "multiplier", "recurrence"}
 
 
 def has_kernels(name: str) -> bool:
-    """Whether kernels written for NVIDIA GPUs, those of a file, are used and for what is here.
+    """Whether the hand-written kernels in a file of `pjax.rules.kernels` are used on the devices here.
 
-    They are for the Hopper generation; others have less fast memory, or other units for products.
+    They are for NVIDIA GPUs of the Hopper generation; others have less fast memory, or other product units.
     """
     if name not in KERNELS:
         return False
@@ -55,20 +55,20 @@ def has_kernels(name: str) -> bool:
 
 
 def chooses_orders() -> bool:
-    """Whether the compiler chooses in which order axes lie in memory, for all but what a loop keeps."""
+    """Whether the compiler chooses the order of axes in memory, except of what a loop carries."""
     return jax.default_backend() != "cpu"
 
 
 def separate_arrays() -> bool:
-    """Whether several large arrays are better than one, from which parts would have to be copied."""
+    """Whether several large arrays are faster than one stack of them, to which parts would be copied."""
     return jax.default_backend() == "gpu" and not several()
 
 
 def end_kernel(x: jax.Array) -> jax.Array:
-    """The same array; on a GPU it is written to memory before what follows reads it.
+    """The same array; on a GPU a kernel ends here, and what follows reads the array from memory.
 
-    For arrays that are summed next, or are sums: one kernel that does more than sum is often slower there
-    than several, and what is small is otherwise found again by each kernel that reads it.
+    For arrays that are summed next, or are sums: there a kernel that sums and does more is often slower than
+    two kernels, and each kernel that reads a small array would otherwise compute it again.
     """
     return by_platform(x, cuda=jax.lax.optimization_barrier, default=lambda x: x)
 

@@ -1,6 +1,6 @@
 """The containers a user can build by hand and inspect: `Computation`, `Array` and `Parameter`.
 
-A `Computation` is the result of a function of `pjax.numpy`: it knows its value, the function and its inputs.
+A `Computation` is the result of a function of pjax: it knows its value, the function and its inputs.
 The leaves are `Array` (constant) and `Parameter` (to be found by an optimiser).
 """
 

@@ -17,8 +17,8 @@ def vmap(
 ) -> Callable[..., Any]:
     """A function applied to every entry along an axis, as `jax.vmap`; computations are mapped too.
 
-    The function itself sees arrays. Parameters and other computations that it takes from around it are not
-    mapped: they are shared. With other values of these, or of its arguments, it is called again.
+    The function itself sees arrays. Parameters and other computations that it captures are shared by all
+    entries. It is called again when the result is evaluated with other values of these, or of its arguments.
 
     Args:
         fn: a function of arrays, or of pytrees of them.

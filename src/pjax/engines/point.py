@@ -108,7 +108,7 @@ class Problem:
 
     @property
     def still(self) -> jax.Array:
-        """The sum of what is asked of values that no parameter moves, but of losses whose factor is zero."""
+        """The violation of constraints on values that no parameter moves, without losses of factor zero."""
         if not self.graph.still:
             return jnp.zeros((), self.dtype)
         constants, values = self.constants, self._evaluated[1]
@@ -238,11 +238,11 @@ class Problem:
         return x if scale is None else x * scale
 
     def inside(self, state: S) -> tuple["Problem", S]:
-        """This problem inside a loop, and the state, widened: what is cheap is computed anew, not kept.
+        """This problem and the state, widened, for one step of a loop: what is cheap is computed anew in it.
 
-        Only parameters, the outputs of contractions, and those that are small next to their inputs stay in
-        memory from step to step. The barrier ties them to the state, so that a compiler does not move the
-        rest out of the loop.
+        Only parameters, outputs of contractions, and outputs that are small next to their inputs stay in
+        memory from step to step. The barrier makes all else depend on the state, so that the compiler does
+        not move it out of the loop, and keep it after all.
         """
 
         def keep(node: Node) -> bool:
@@ -280,9 +280,9 @@ class Problem:
         return jax.tree.map(lambda x: x.astype(self.dtype) if x.dtype == self._state_dtype else x, state)
 
     def _recomputed(self, keep: Callable[[Node], bool]) -> tuple[list[int], list[int]]:
-        """The nodes whose values are kept, and those that follow from them, in an order of evaluation.
+        """The nodes whose values are kept, and the others, in an order in which they can be evaluated.
 
-        In a stacked graph there may be none: then more are kept.
+        Stacks may read each other in turns. Then no such order exists, and more values are kept.
         """
         kept = [n.index for n in self.graph.nodes if keep(n)]
         rest = [n for n in self.graph.nodes if not keep(n) and not n.is_target]

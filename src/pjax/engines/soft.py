@@ -15,15 +15,16 @@ metric:
 - A mean over readers divides what one of them wants by their number. Here moves are divided by :math:`w`,
   and *summed*: an extrapolation of the mean by the number of readers over :math:`w`.
 
-What is neglected of a product, a quotient or a smooth function is of the order of :math:`\tau` times the
-relative move that is asked for, less than a thousandth; so they ask for :math:`J^\top m_v`, with as many
-products as backpropagation has. Relus, maxima, bounds, rounding and sets are projected as they are. They
-answer small wishes better than large ones, which reach beyond their kinks; so the targets ask for a step that
-is small next to the predictions (the *reach*), and what comes of it is divided by it. Where all that is asked
-are derivatives, the step is as long as the losses want.
+For a product, a quotient or a smooth function the answer differs from :math:`J^\top m_v` by about
+:math:`\tau` times the relative move that is asked for, less than a thousandth; so they ask for
+:math:`J^\top m_v` itself, with as many products as backpropagation has. Relus, maxima, bounds, rounding and
+sets are projected as they are. They answer small wishes better than large ones, which reach across their
+kinks; so the targets ask for a step that is small next to the predictions (the *reach*), and the answer is
+divided by its length. Where all nodes ask by derivatives, the length of the step makes no difference, and it
+is as long as the losses want.
 
-What a node asks is the transpose of its function for JAX, which carries it from node to node as it carries
-cotangents in backpropagation: through loops, and with as little kept. `pjax.Rule.soft` says what that is.
+JAX's reverse mode carries what nodes ask, through loops, too, and with as little kept as in backpropagation:
+a node's function is `pjax.rules.base.Rule.soft`, whose derivative, as JAX sees it, is what the node asks.
 
 A target asks by how much its loss falls, times the factor with which it enters what the function returns.
 """

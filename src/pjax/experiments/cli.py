@@ -25,7 +25,7 @@ from rich.text import Text
 import pjax
 from pjax.checks import check_name
 from pjax.errors import InputError
-from pjax.experiments import checkpoint, endings, learners, methods, plots, results
+from pjax.experiments import checkpoint, endings, learners, methods, own_data, plots, results
 from pjax.experiments import compare as comparing
 from pjax.experiments import data as datasets
 from pjax.experiments import devices as placing
@@ -110,14 +110,13 @@ _LIMITS = ("max_steps", "patience")
 _CLUSTER = ("coordinator", "processes", "process", "timeout")
 
 
-def train(*, context: typer.Context, **given: Any) -> None:
-    o = types.SimpleNamespace(**given)
-    where, config = o.resume or o.folder, None
+def _asked_for(o: types.SimpleNamespace, context: typer.Context) -> Config | None:
+    """The run that options ask for; None if one is resumed. Options that do not go together are refused."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     named = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if o.distributed:
         joining.check(o.coordinator, o.processes, o.process)
-        if where is None:
+        if (o.resume or o.folder) is None:
             raise InputError("--distributed needs --folder or --resume, the same for all processes")
         if o.devices is not None:
             raise InputError("--distributed uses all devices of all processes: drop --devices")
@@ -125,14 +124,20 @@ def train(*, context: typer.Context, **given: Any) -> None:
         raise InputError(f"{', '.join(stray)}: for several processes, give --distributed too")
     settings = {field.name for field in dataclasses.fields(Config)}
     if o.resume is None:
-        given["seeds"] = tuple(range(o.seed, o.seed + o.seeds))
-        given["init_from"] = o.init_from and str(o.init_from)
-        config = _config(**{name: value for name, value in given.items() if name in settings})
-    elif others := [name for name in named if name in {*settings, "seed", "folder"} - {*_LIMITS}]:
+        seeds = tuple(range(o.seed, o.seed + o.seeds))
+        given = vars(o) | {"seeds": seeds, "init_from": o.init_from and str(o.init_from)}
+        return _config(**{name: value for name, value in given.items() if name in settings})
+    if others := [name for name in named if name in {*settings, "seed", "folder"} - {*_LIMITS}]:
         raise InputError(
             f"--resume takes all settings but --max-steps and --patience from the run's folder: drop "
             f"{', '.join('--' + name.replace('_', '-') for name in others)}"
         )
+    return None
+
+
+def train(*, context: typer.Context, **given: Any) -> None:
+    o = types.SimpleNamespace(**given)
+    where, config = o.resume or o.folder, _asked_for(o, context)
 
     def advice() -> str:
         saved = where is not None and checkpoint.every(where)
@@ -168,9 +173,11 @@ def train(*, context: typer.Context, **given: Any) -> None:
         elif not o.quiet:
             _print_results([run])
             _say(f"plot:   {plot}\nfolder: {where}")
-            own = "with your own data: pjax train --data FILE.csv --target COLUMN"
+            more = "with your own data: pjax train --data FILE.csv --target COLUMN"
+            if own_data.is_own(run.data):
+                more = f"pjax predict {where} --data FILE --out predicted.csv"
             if not run.diverged:
-                _say(f"next:   pjax eval {where}; {own}")
+                _say(f"next:   pjax eval {where}; {more}")
     if run.diverged:
         errors.print(
             "[bold red]diverged:[/] the loss was not finite: take a lower --learning-rate, or another method"

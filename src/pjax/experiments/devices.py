@@ -54,10 +54,11 @@ class Devices:
         """That an axis is divided over the devices."""
         return NamedSharding(self.everywhere.mesh, PartitionSpec(*[None] * axis, "batch"))
 
-    def parts(self, tree: Any, first: int = 0) -> Any:
+    def parts(self, tree: Any, first: int) -> Any:
         """For each array of parameters, or its shape, where it lies.
 
-        If parameters are divided it is divided along its largest axis that can be, of those from ``first``.
+        If parameters are divided it is along their largest axis whose length is a multiple of the number of
+        devices, from axis ``first`` on.
         """
 
         def place(leaf: Any) -> NamedSharding:

@@ -1,7 +1,7 @@
 """Ways of training a network, behind one interface: projections, and backpropagation with SGD and Adam.
 
-Feedback Alignment and Forward-Forward are in `baselines`. All are pure functions on a state that is a pytree
-of arrays, so that one loop compiles, times and saves any of them.
+Feedback Alignment and Forward-Forward are in `pjax.experiments.baselines`. All are pure functions on a state
+that is a pytree of arrays, so that one loop compiles, times and saves any of them.
 """
 
 import abc

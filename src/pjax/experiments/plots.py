@@ -317,6 +317,6 @@ def single_run(run: Run) -> Any:
     return figure
 
 
-def plot_run(folder: str | Path, formats: Sequence[str] = ("png",)) -> Path:
-    """Write the figure of a run into its folder, and return the path of the first format."""
-    return plotting.save(single_run(read_run(folder)), Path(folder) / "run", formats)[0]
+def plot_run(folder: str | Path) -> Path:
+    """Write the figure of a run into its folder, as ``run.png``."""
+    return plotting.save(single_run(read_run(folder)), Path(folder) / "run", ("png",))[0]

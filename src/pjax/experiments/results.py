@@ -251,7 +251,7 @@ def read_runs(folder: str | Path) -> tuple[Run, ...]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; expected a folder of results")
+        raise InputError(f"{folder}: no such folder; expected one with runs, as `pjax train` makes them")
     found = {run.folder: run for path in folder.rglob(f"*{PACKED}") for run, _ in _read_packed(path)}
     found |= {path.parent: read_run(path.parent) for path in folder.rglob("config.json")}
     return tuple(found[path] for path in sorted(found))

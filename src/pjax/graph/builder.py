@@ -64,10 +64,12 @@ class NoTargetError(Exception):
 class Builder:
     """Collects nodes while it walks through a jaxpr.
 
-    With ``sweeps``, for soft sweeps, a scan is one node, where that is possible, instead of as many steps,
-    and so is a function whose derivative users state. ``plain`` are equations of losses that are no targets.
-    With ``targets`` it ends in losses, which may be spelt with other functions; otherwise in values of which
-    something will be asked.
+    Args:
+        sweeps: whether the graph is for soft sweeps. Then a scan is one node, where that is possible, instead
+            of one for each step, and so is a function whose derivative users state.
+        plain: the identities of equations of losses that are to be read like any other function.
+        targets: whether the function ends in losses, which may be spelt out with other functions; if not, in
+            values of which something will be asked.
     """
 
     def __init__(self, sweeps: bool = False, plain: Set[int] = frozenset(), targets: bool = True) -> None:
@@ -183,9 +185,14 @@ class Builder:
     def run(
         self, jaxpr: jex.Jaxpr, env: dict[Any, Expr], wanted: Sequence[bool], beside: Sequence[bool] = ()
     ) -> list[Expr | None]:
-        """The outputs that are wanted, and those that are wanted beside, which move nothing; None for others.
+        """The outputs of a jaxpr as expressions; None for those that are not asked for.
 
-        Equations that only the latter need are no nodes: they are evaluated on what is held.
+        Args:
+            jaxpr: the jaxpr.
+            env: the expressions of its inputs, by variable.
+            wanted: which outputs are losses, or lead to losses.
+            beside: which outputs are only returned beside the losses. Equations that only these need become
+                no nodes: they are evaluated on held values.
         """
         every = [a or b for a, b in zip(wanted, beside, strict=True)] if any(beside) else wanted
         live, _ = jaxprs.needed(jaxpr, every)
@@ -210,7 +217,7 @@ class Builder:
     def equation(
         self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool], every: Sequence[bool]
     ) -> Sequence[Expr | None]:
-        """The results of an equation; ``every`` one that is wanted, also those that are to move nothing."""
+        """The results of an equation: those ``wanted`` for losses, and ``every`` one that anything needs."""
         name = eqn.primitive.name
         inner = jaxprs.seen(eqn, self.sweeps) if name in jaxprs.WRAPPERS else None
         if inner is not None:
@@ -276,7 +283,7 @@ class Builder:
         return [dataclasses.replace(out, form=form) for out in outs] if form is not None else outs
 
     def constant(self, eqn: jex.JaxprEqn, args: Sequence[Expr]) -> list[Expr]:
-        """An equation that does not depend on a parameter. What it captured is an argument like any other."""
+        """An equation that does not depend on a parameter. Arrays that it captured become arguments of it."""
         inner = [x for x in jaxprs.capturing(eqn) if id(x) in self.captured]
         more = [expr for x in inner for expr in self.captured[id(x)]]
 
@@ -357,7 +364,7 @@ class Builder:
         return outs
 
     def _following(self, args: Sequence[Expr]) -> dict[int, Form]:
-        """What JAX holds of operands that move, as a function of these: the factors of a matrix."""
+        """Operands that JAX holds, such as the factors of a matrix, as functions of operands that move."""
         known: dict[int, Form | None] = {id(a): None for a in args if a.depends}
 
         def form(a: Expr) -> Form | None:
@@ -420,7 +427,10 @@ class Builder:
     # --- Losses ---
 
     def _after_loss(self, eqn: jex.JaxprEqn, args: list[Expr]) -> list[Expr]:
-        """What is made of losses: each still counts by a factor, or they are no targets."""
+        """An equation of losses. If each loss still only counts by a factor it stays outside of the graph.
+
+        Otherwise these losses are no targets: that is raised, and the function is read anew without them.
+        """
         name = eqn.primitive.name
         losses = frozenset(i for i, a in enumerate(args) if a.from_loss)
         moving = [i for i, a in enumerate(args) if a.depends and not a.from_loss]
@@ -441,7 +451,7 @@ class Builder:
         raise NoTargetError({self._origin[s] for s in sources if s in self._origin})
 
     def _recognised(self, eqn: jex.JaxprEqn, out: Expr | None) -> Expr | None:
-        """A value, or, where it is a cross-entropy that is spelt out, the loss of a target in its place."""
+        """The value itself; or, if it is a cross-entropy that is spelt out, the loss of a `CrossEntropy`."""
         if out is None or not (self.targets and out.depends and id(out) in self._made):
             return out
         if out.from_loss or id(eqn) in self.plain or self._made[id(out)].eqn.primitive.name not in spelt.ENDS:
@@ -472,7 +482,7 @@ class Builder:
             self.still.append(layout.apply("still", target.forward, *args, key=("still", target)))
 
     def _as_losses(self, outputs: list[Expr]) -> list[Expr]:
-        """What a function returns, as losses: values in sets ask for that, any scalar is minimised."""
+        """What a function returns, as losses: a value in a set asks to be there, any scalar is minimised."""
         asked: dict[int, Expr] = {}
         found: list[Expr] = []
         for i, out in enumerate(outputs):
@@ -705,7 +715,7 @@ _turned.defvjp(lambda x: (x, None), lambda _, goal: (-goal,))
 
 
 def _aside(expr: Expr) -> Expr:
-    """A value that is only looked at: it is held, and whether it comes from a loss does not matter."""
+    """A value that is only returned: it is held, and counts as no loss."""
     return dataclasses.replace(layout.held(expr), from_loss=False) if expr.depends or expr.from_loss else expr
 
 

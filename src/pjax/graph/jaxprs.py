@@ -1,4 +1,4 @@
-"""What is asked of jaxprs: what they capture, what of them is needed, when two are the same, what they are.
+"""Questions about jaxprs: what they capture, what of them is needed, when two do the same, what they compute.
 
 A function captures arrays, such as the batch, at any depth: in a jitted function that a scan calls, say. All
 of them are arguments of the program that pjax compiles, so that another batch is no other program. Equality
@@ -65,12 +65,12 @@ def states_derivative(eqn: jex.JaxprEqn) -> bool:
 
 
 def seen(eqn: jex.JaxprEqn, sweeps: bool) -> Any:
-    """The jaxpr that an equation wraps; None where a derivative that is stated counts, whatever is inside."""
+    """The jaxpr that an equation wraps; None where a stated derivative counts instead of what is inside."""
     return None if (states_derivative(eqn) if sweeps else _is_opaque(eqn)) else wrapped(eqn)
 
 
 def _is_opaque(eqn: jex.JaxprEqn) -> bool:
-    """Whether it calls a function that only the derivative that `jax.custom_jvp` states makes known."""
+    """Whether it calls a function that can be used only by the derivative that `jax.custom_jvp` states."""
     return eqn.primitive.name == "custom_jvp_call" and holds(eqn, lambda e: e.primitive.name in _OPAQUE)
 
 

@@ -108,7 +108,7 @@ class Graph:
 
     @functools.cached_property
     def first_order(self) -> bool:
-        """Whether all that a sweep of no softness asks are derivatives: see `Rule.first_order`."""
+        """Whether a sweep with softness zero asks for nothing but derivatives: see `Rule.first_order`."""
         return all(n.rule is None or n.is_target or n.rule.first_order for n in self.nodes)
 
     @property
@@ -127,10 +127,16 @@ class Graph:
         softness: float | None = None,
         nudges: Mapping[int, jax.Array] = MappingProxyType({}),
     ) -> tuple[Evaluator, dict[int, Any]]:
-        """Evaluate every node. Returns an evaluator of expressions, and the values by node.
+        """Evaluate every node.
 
-        With a ``softness``, for a soft sweep: JAX's transpose of what is evaluated is what nodes ask. What
-        the transpose says of ``nudges``, which are added to nodes, is what is asked of these.
+        Args:
+            constants: what the function captured, and the batch.
+            leaves: the parameters.
+            softness: for a soft sweep; then JAX's ``vjp`` of this evaluation gives what nodes ask.
+            nudges: zeros to add to the values of some nodes: their cotangents are what these are asked.
+
+        Returns:
+            An evaluator of expressions, and the values by node.
         """
         values: dict[int, Any] = {
             node: leaf for node, leaf in zip(self.leaves, leaves, strict=True) if node is not None
@@ -146,7 +152,7 @@ class Graph:
 
     @property
     def shardings(self) -> Mapping[int, NamedSharding]:
-        """How values of some nodes are divided among devices: of stacks, see `stacking`."""
+        """How values of some nodes are divided among devices: of stacks, see `pjax.graph.stack.stacking`."""
         return {}
 
     def axis_of_members(self, v: int) -> int | None:  # noqa: ARG002

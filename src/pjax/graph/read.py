@@ -59,7 +59,7 @@ class Traced:
     batch_arrays: int = 0
     """How many of the constants, the last ones, are the arrays of a batch."""
     looks: tuple[tuple[int, Look], ...] = ()
-    """Checks that the function would make if it saw its arrays, each with the place of its constant."""
+    """Checks that wait for values of arrays: see `pjax.checks.postponed`; each with its constant's place."""
 
     @functools.cached_property
     def key(self) -> "Key":
@@ -139,8 +139,9 @@ _SETTINGS = ("enable_x64", "default_matmul_precision", "numpy_dtype_promotion", 
 def read_on(fn: Callable[[Any, Any], Any], params: Any, batch: Any, *, has_aux: bool = False) -> Traced:
     """Read a function of parameters and a batch: once for all batches of the same shapes, as `jax.jit` does.
 
-    Numbers and whatever else is no array in a batch is part of the function. So is the batch, where Python
-    decides by its values what to do.
+    Numbers, text and whatever else in a batch is no array counts as part of the function, which is read anew
+    where they change. So does the whole batch where Python needs the values of its arrays, as in
+    ``if x.sum() > 0``.
     """
     leaves, tree = jax.tree.flatten(batch)
     others = tuple(None if _is_array(leaf) else leaf for leaf in leaves)

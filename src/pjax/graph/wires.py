@@ -82,7 +82,7 @@ class Expr:
     dtype: Any
     line: str = ""
     depends: bool = False
-    """Whether it moves with a parameter. What is held at the forward evaluation does not."""
+    """Whether it moves with a parameter. A held value does not, even where it follows from one."""
     from_loss: bool = False
     """Whether it is a loss, or computed from one."""
     call: Call | None = None
@@ -91,7 +91,7 @@ class Expr:
     constant: int | None = None
     literal: Any = None
     form: "Form | None" = None
-    """How it follows from others number by number, if that is known."""
+    """If it is known to follow from other values number by number: by which equations."""
 
     @property
     def size(self) -> int:
@@ -100,16 +100,16 @@ class Expr:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """An equation in a form."""
+    """One equation of a `Form`."""
 
     eqn: jex.JaxprEqn
     operands: tuple["Expr | tuple[Step, int]", ...]
-    """What it starts from, or a result of a step before."""
+    """Each is an expression that the form starts from, or an earlier step and the number of its result."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Form:
-    """A value as a function of few others: what makes one node of many equations."""
+    """The equations between a value and few others from which it follows: many equations, for one node."""
 
     steps: tuple[Step, ...]
     """The value is a result of the last."""
@@ -149,10 +149,15 @@ def apply(
     shape: tuple[int, ...] | None = None,
     data: Iterable[int] | None = None,
 ) -> Expr:
-    """A function of one result applied to expressions, as a layout of some name.
+    """A function applied to expressions, as an expression.
 
-    The key is the same for functions that do the same. To find the shape of the result takes time: it may be
-    given, if its type is the argument's. ``data`` are the places of arguments that carry values, if not all.
+    Args:
+        name: what the layout is called.
+        fn: the function, with one result.
+        args: the expressions.
+        key: the same for functions that do the same.
+        shape: of the result, to save the time to find it; the type is then that of the first argument.
+        data: the places of the arguments that carry values, if not all do.
     """
     out = _result(fn, key, args) if shape is None else jax.ShapeDtypeStruct(shape, args[0].dtype)
     places = frozenset(range(len(args)) if data is None else data)
@@ -245,10 +250,10 @@ def needs_of(expr: Expr) -> set[int]:
 
 
 class Memo(abc.ABC, Generic[T]):
-    """What follows for expressions from what follows for their arguments, found once for each."""
+    """A property of expressions that follows from that of their arguments. It is found once for each."""
 
     below_held = True
-    """Whether to look at the arguments of what does not move with parameters, too."""
+    """Whether to look at the arguments of held values, too."""
 
     def __init__(self) -> None:
         self.found: dict[int, T] = {}
@@ -400,7 +405,7 @@ class Wire:
 
 
 def evenly_read(expr: Expr) -> tuple[Expr, int]:
-    """The expression all of whose numbers another one reads equally often, and how often."""
+    """The source of an expression that reads all numbers of it equally often, and how often it reads each."""
     source = expr
     while source.call is not None and source.call.name in UNIFORM and len(source.call.args) == 1:
         source = source.call.args[0]

@@ -187,8 +187,9 @@ class Quantize(Module):
 
     .. math:: y = \operatorname{argmin}_{z_i} |x - z_i|, \quad z_i = \frac{2 i - (n - 1)}{n - 1} s
 
-    Its derivative is zero wherever it has one, so layers before it learn by projections only: by those of
-    Douglas-Rachford, which add up moves until they reach another level. Alternating projections undo each.
+    Its derivative is zero wherever it has one, so that gradients teach layers before it nothing. These learn
+    by `ExtrapolatedProjections`, which projects onto a smoothed staircase, and by `DouglasRachford`, which
+    adds up moves until they reach another level. Alternating projections undo each move.
 
     Args:
         levels: how many points, at least 2.

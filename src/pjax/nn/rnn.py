@@ -78,7 +78,7 @@ class RNN(Module):
                 state, hidden = self._step(state, pnp.index(x, (..., t)))
                 seen.append(hidden)
             return self.out(pnp.stack(seen, axis=-2))
-        # Gradients compile it in constant time; projections unroll it, which takes them as long as a loop.
+        # Gradients and soft sweeps compile it in constant time; the paper's methods unroll it.
         # Each step looks up its own characters: of embeddings looked up before, each would write back to all.
         # The logits are one product at the end, so that only that one is next to the loss.
         return self.out(jnp.moveaxis(self._run(state, jnp.moveaxis(jnp.asarray(x), -1, 0)), 0, -2))

@@ -34,11 +34,12 @@ class ExtrapolatedProjections(Solver):
     Args:
         steps_per_update: sweeps on one batch, each followed by a step of `outer`.
         check: whether to look for values that are not finite before each update outside `jit`.
-        softness: τ, the weight of a node's output next to what its inputs can do, where it has a kink: a
-            relu, a maximum, a bound. Large values come closer to plain projections, which reach beyond it.
-        reach: how far the losses ask the predictions to move, next to their size; the answer is divided by
-            it. Small values ask what the network does near where it is, large ones what it would do far away,
-            where other units are active, other maxima are the largest, and the answer is less reliable.
+        softness: τ, how much a node's output counts against its inputs when it is projected. It matters where
+            a node has a kink (a relu, a maximum, a bound): large values come closer to plain projections,
+            which move numbers across kinks.
+        reach: how far the losses ask the predictions to move, as a fraction of their size; the answer is
+            divided by it. With small values the answer is that of the network near its present parameters.
+            With large ones it is that of a network with other active units and other maxima, less reliably.
         learning_rate: of Adam, which is the outer optimiser if none is given: 0.001, if not given.
         outer: an `optax.GradientTransformation`.
 

@@ -1,8 +1,8 @@
-"""What histories leave out is not left out in silence.
+"""What is done where short histories of edges have left out too much.
 
-With a history that has neglected more than `BOUND` it is not the method that was asked for. Outside `jit` the
-run is made again, with the edges of those nodes stored, and so are all later ones of the same program. Where
-they are too many to store, and inside `jit`, where it is too late, there is a warning that names the nodes.
+A run that has neglected terms larger than `BOUND` is not the method that was asked for. Outside `jit` it is
+made again, with the edges of those nodes stored, and so are all later runs of the same program. Where these
+edges are too many to store, and inside `jit`, where it is too late, a warning names the nodes.
 """
 
 import warnings

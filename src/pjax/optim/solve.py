@@ -111,18 +111,18 @@ def solve(
 
     Args:
         fn: an ordinary JAX function of the parameters whose outputs are targets, such as
-            `pjax.squared_error` (equality) or `pjax.margin_loss` (inequalities). Choices in it that depend on
-            parameters (an index, an order, a branch) are held until the constraints hold, then made anew; it
-            has converged when they do not change any more. What it asks of values that no parameter moves
-            must hold as well.
+            `pjax.squared_error` (equality) or `pjax.margin_loss` (inequalities), or values in sets. Choices
+            that depend on parameters (an index, an order, a branch) are held until the constraints hold, then
+            made anew; it has converged when they do not change any more. Constraints on values that no
+            parameter moves must hold as well.
         params: any pytree of floating-point arrays, the start.
-        solver: a method of `pjax.optim`; its `steps_per_update` is not used, nor what a wrapper adds.
+        solver: a method of `pjax.optim`. Its `steps_per_update` is ignored, and so are wrappers around it.
         max_steps: when to give up.
         tolerance: stop when the violation (see `Solution.violations`) is at most this.
         callback: called with the step's number and its violation, also inside `jit`; `pjax.debug.progress`
             makes one that shows them.
-        every: after how many steps to call it; by default after each, or as a meter says itself. It is called
-            after the last step, too.
+        every: after how many steps to call it; by default after each, or after as many as its attribute
+            ``every`` says, which `pjax.debug.progress` has. It is also called after the last step.
         record: whether to keep the parameters of each step in `Solution.path`.
         throw: raise `NotConvergedError` unless it converged. Not inside `jit`.
     """

@@ -99,11 +99,11 @@ class Solver(abc.ABC):
 
     name: ClassVar[str]
     sweeps: ClassVar[bool] = False
-    """Whether it goes from the targets back to the parameters by soft sweeps, each on a new evaluation of the
-    function: what is asked of a node is the sum over its readers, a scan is one node, and so is a function
-    whose derivative users state. Other methods carry a state from step to step, and look into both."""
+    """Whether it makes soft sweeps, from the targets back to the parameters, each on a new evaluation of the
+    function, as `ExtrapolatedProjections` does. Then a scan is one node, as is a function whose derivative is
+    stated by users. Other methods carry a state from step to step, and take both apart into nodes."""
 
-    # What methods without such an option do.
+    # Options that not all methods have, with what those without them do.
     consensus: ClassVar[str] = "paper"
     edges: ClassVar[str] = "implicit"
     constants: ClassVar[str] = "nodes"
@@ -139,7 +139,8 @@ class Solver(abc.ABC):
 
         Args:
             problem: of the whole batch, or of one group.
-            mean: over the groups, which is taken of the parameters after every ``every`` steps but the last.
+            mean: for `Groups`, the mean over them. It is taken of the parameters after every ``every`` steps,
+                but not after the last: that is for the caller.
             every: how many steps groups make apart.
         """
         iteration = self.iteration(problem)
@@ -303,27 +304,26 @@ class EdgeSolver(Solver):
 
     Args:
         steps_per_update: how many steps `update` makes on one batch.
-        check: whether to look for values that are not finite before each update outside `jit`, and inside it
-            for histories of edges that are cut where it matters, of which a warning tells.
+        check: outside `jit`, whether to refuse NaN and infinity in parameters and batches before each update;
+            inside `jit`, whether to warn if a history of edges was cut where it mattered.
         consensus: ``"exact"`` weights a node's output by the number of edges that leave it, which is the
             projection onto its consensus set; ``"paper"`` weights it by one, as the paper's experiments.
         edges: ``"implicit"`` keeps node-sized arrays; ``"explicit"`` stores every edge (the definition).
         constants: ``"nodes"``, as in the paper: a matrix product or a convolution may move its copy of a
             constant, which is then set back. ``"fixed"``: it may not, so that it is a linear constraint.
             Products number by number with a constant, such as a mask or a scale, always are.
-        metric: ``"unit"``, all edges count alike, as in the paper; ``"balanced"``: a product of x and y is
-            projected in the variables s x and y / s in which its two factors have the same typical length
-            (s² = |y| / |x|, one number for all dot products of a matmul or convolution, of the point where
-            the update starts). Otherwise the longer factor makes the shorter one move, and what is asked of
-            a layer goes into its weights and hardly back to the layer below.
+        metric: how moves are measured. ``"unit"``: all edges count alike, as in the paper. Of a product of x
+            and y the longer factor then makes the shorter one move: what is asked of a layer goes into its
+            weights, and hardly back to the layer below. ``"balanced"``: products are projected in the
+            variables s x and y / s, in which both factors have the same typical length: s² = |y| / |x|, one
+            number for each matmul or convolution, found at the start of each update.
         stack: whether equal nodes that project together, such as layers or time steps, run as one batched
-            operation. The result is the same, for all options: what each node has of its own, such as the
-            lengths of a metric or the factor of an extrapolation, each member of a stack has. Or a
-            `jax.sharding.NamedSharding` over one axis of a mesh: the members of each stack are divided over
-            it, so that layers or time steps live on different devices, which all work at once.
-        state_dtype: ``"bfloat16"`` keeps displacements in that type from step to step, but those of
-            parameters, which add up; sums are taken in float32 all the same. Half the memory for them, and
-            two to three digits: enough to train a network, not to solve for more digits than that.
+            operation; the result is the same. Or a `jax.sharding.NamedSharding` over one axis of a mesh: the
+            members of each stack are divided over it, so that layers or time steps live on different devices,
+            which all work at once.
+        state_dtype: ``"bfloat16"`` keeps displacements in that type from step to step, in half the memory;
+            sums, and displacements of parameters, stay in float32. That leaves two to three digits: enough to
+            train a network, too few for an accurate solution of a feasibility problem.
     """
 
     steps_per_update: int = 50
@@ -427,9 +427,13 @@ class Program:
     def __init__(
         self, solver: Solver, traced: tracing.Traced, kind: type[Problem] = Problem, *, stack: bool = True
     ) -> None:
-        """``kind`` is the class of its problems, where something is to be seen of what happens in them.
+        """The graph of a function, and what a method makes of it; it is compiled when it is called.
 
-        Without ``stack`` nodes are looked at one by one, whatever the solver says.
+        Args:
+            solver: the method.
+            traced: the function.
+            kind: the class of its problems; a subclass may record what happens in them.
+            stack: whether nodes may be stacked, if the solver says so; not for tools that show single nodes.
         """
         # Effects happen once, and what is returned beside is that of the first round.
         self._evaluates = traced.has_effects or not solver.sweeps or solver.rounds > 1
@@ -468,7 +472,7 @@ class Program:
         )
 
     def _check_parts(self, arrays: range) -> None:
-        """Refuse operations that parts of a batch have in common, where that is not the same as the whole.
+        """Refuse operations that do not depend on the batch, where its parts would each project them anew.
 
         Args:
             arrays: which of the constants are those of the batch.

@@ -35,7 +35,7 @@ class StreamState(NamedTuple):
 
     @property
     def age(self) -> jax.Array:
-        """For each stage, how many steps ago the micro-batch entered that its parameters last heard of.
+        """For each stage, how many steps ago the micro-batch entered whose wish came last.
 
         At most ``2 * (stages - 1)``; -1 where none has come yet.
         """
@@ -48,19 +48,19 @@ class Streamed:
 
     In every step each stage evaluates what the stage below handed over in the step before, and in the same
     step projects backwards an older micro-batch, with the wish that came from above. No stage waits for
-    another, and only wires between neighbours move. After `micro_batches` steps the parameters move, with
-    what the wishes that have arrived in them ask. See `pjax.engines.stream`, and the page on streams.
+    another, and only wires between neighbours move. After `micro_batches` steps the outer optimiser moves the
+    parameters, by the wishes that arrived in these steps. See `pjax.engines.stream`, and the page on streams.
 
     Args:
         method: an `ExtrapolatedProjections`: how stages project, and the outer optimiser.
         stages: how many; a divisor of the number of layers.
-        micro_batches: into how many a batch is divided, along the first axis of its arrays. With fewer than
-            half as many as there are stages wishes become so old that MLPs learn worse. Others do with more,
-            if the outer optimiser is Adam; Muon bears it (see the page on streams).
+        micro_batches: into how many a batch is divided, along the first axis of its arrays. The fewer there
+            are, the older wishes are when they arrive. MLPs learn worse with fewer than half as many as there
+            are stages; others need more, unless the outer optimiser is Muon (see the page on streams).
         flush: whether nothing is left under way when parameters move, as in a synchronous pipeline. Then an
             update is that of ``Accumulated(method, micro_batches)``, and stages wait for each other.
-        predict: whether a micro-batch is evaluated and projected where the parameters will be when it leaves
-            the stream, if they go on as in the last update; otherwise where they are in each step.
+        predict: whether stages work with predicted parameters: those at which a micro-batch will leave the
+            stream, if they go on moving as in the last update. Otherwise with those of each step.
         sharding: over which axis of a mesh stages are divided, and over which samples, if they are:
             ``NamedSharding(mesh, PartitionSpec("stages"))``, or ``PartitionSpec("stages", "samples")``.
 

@@ -12,7 +12,7 @@ TINY = 1e-12
 
 @contextlib.contextmanager
 def usual_promotion() -> Iterator[None]:
-    """As JAX promotes types and shapes by default: stricter settings of users are for what they write."""
+    """JAX's default rules for types and shapes. A user's stricter settings are for the user's own code."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -35,15 +35,15 @@ def weight_like(weight: jax.typing.ArrayLike, output: jax.Array) -> jax.Array:
 
 
 def first(chosen: jax.Array) -> jax.Array:
-    """Along the last axis, only the first that is chosen. An argmax would be a kernel of its own."""
+    """Only the first chosen entry along the last axis, without an argmax, which is a kernel of its own."""
     place = jax.lax.broadcasted_iota(jnp.int32, chosen.shape, chosen.ndim - 1)
     return place == jnp.min(jnp.where(chosen, place, chosen.shape[-1]), axis=-1, keepdims=True)
 
 
 def condensed(x: np.ndarray) -> int | np.ndarray:
-    """An array of counts, of length one along axes on which it does not change; a number if all are the same.
+    """An array of counts with length one along axes where it is constant; one number if all are equal.
 
-    Zeros stay an array: who divides by counts looks for them.
+    If all counts are zero it stays an array: code that divides by counts treats zeros apart.
 
     >>> condensed(np.array([[3.0, 3.0], [2.0, 2.0]])).tolist(), condensed(np.full((4, 4), 2.0))
     ([[3.0], [2.0]], 2)

@@ -52,13 +52,14 @@ class Moves(NamedTuple):
     """Numbers that add up to the squared moves of all edges of all inputs; of a contraction, one for each
     output."""
     squares: Callable[[int, bool], jax.Array] | None = None
-    """For each slot of an input, the sum of the squared moves of its edges; or, if the flag is set, numbers
-    with the axes of the output in front, which add up to the same over all slots, and cost less."""
+    """A function of an input's number and a flag. It gives, for each slot of that input, the sum of the
+    squared moves of its edges. With the flag it gives numbers that only have the same total, which is
+    cheaper; their first axes are those of the output."""
     reach: Callable[[jax.Array], jax.Array] | None = None
-    """Where the output then is, given what was asked of it. None where that is for the caller to add up."""
+    """From what was asked of the output to where it ends. None: at the sum of what was asked and `output`."""
 
     def over(self, unit: jax.Array) -> "Moves":
-        """The same, where the output was multiplied by a number in the variables of the metric."""
+        """These moves in the original variables, where the metric had multiplied the output by ``unit``."""
         assert self.output is not None
         return self._replace(output=self.output / unit, squared=self.squared / unit, reach=None)
 
@@ -92,7 +93,7 @@ class Rule(abc.ABC):
     many_edges: ClassVar[bool] = False
     """Whether several edges enter each slot of an input: a contraction, whose edges need not be stored."""
     windowed: ClassVar[bool] = False
-    """Whether its sums are over windows, which cost more than a pass over the output."""
+    """Whether it sums over sliding windows, as a convolution: that costs more than a pass over the output."""
     moving: int | None = None
     """How many of the inputs have edges, the first ones; None: all. The others never move."""
     only_adds: ClassVar[bool] = False
@@ -110,12 +111,12 @@ class Rule(abc.ABC):
 
     @property
     def terms(self) -> tuple[int, ...] | None:
-        """The signs with which its inputs are added up before anything else is done; None for others."""
+        """For a function of a signed sum of its inputs, the sign of each; None for all other functions."""
         return None
 
     @property
     def stackable(self) -> bool:
-        """Whether equal nodes can be one: see `stacked`."""
+        """Whether several equal nodes can run as one batched node: see `stacked`."""
         return False
 
     @abc.abstractmethod
@@ -145,30 +146,31 @@ class Rule(abc.ABC):
         """
 
     def change(self, at: Place, shifts: Shifts) -> jax.Array:
-        """How much the output changes with displacements of the inputs: not at all where it is infinite."""
+        """How much the output changes when the inputs are displaced; zero where the output is infinite."""
         end = (x if s is None else x + s for x, s in itertools.zip_longest(at.inputs, shifts))
         before = self.forward(*at.inputs)
         return jnp.where(jnp.isinf(before), 0, self.forward(*end) - before)
 
     def soft(self, softness: float) -> Callable[..., jax.Array]:  # noqa: ARG002
-        """The function for a soft sweep: JAX's transpose of it is what the node asks of its inputs.
+        """The function to evaluate in a soft sweep; its ``jax.vjp`` gives what the node asks of its inputs.
 
-        By default the function itself, whose derivative answers to first order: see `pjax.engines.soft`. A
-        softness of zero stands for one so small that this will do where there is a kink, too.
+        By default it is `forward`, so that the answer is the usual derivative: see `pjax.engines.soft`. Rules
+        with kinks return a function whose derivative is replaced by a soft projection. With a softness of
+        zero that softness is too small to matter, and a derivative is enough at kinks, too.
         """
         return self.forward
 
     @property
     def first_order(self) -> bool:
-        """Whether it asks by a derivative in a sweep of no softness: for twice the wish, twice as much."""
+        """Whether a sweep with softness zero answers twice the wish by twice as much, as derivatives do."""
         return True
 
     def entering(self, i: int, shape: tuple[int, ...]) -> int:  # noqa: ARG002
-        """The number of edges of input i, which has a shape."""
+        """The total number of edges that enter input i, an array of the given shape."""
         return math.prod(shape)
 
     def count(self, i: int) -> int | np.ndarray:  # noqa: ARG002
-        """How many edges enter each slot of input i; an array need not have all axes in full."""
+        """How many edges enter each slot of input i: one number, or an array that broadcasts to its shape."""
         return 1
 
     def expand(self, i: int, x: jax.Array) -> jax.Array:  # noqa: ARG002
@@ -188,27 +190,37 @@ class Rule(abc.ABC):
         inputs: Sequence[jax.Array],  # noqa: ARG002
         axis: int | None = None,  # noqa: ARG002
     ) -> tuple[tuple[jax.Array | None, ...], jax.Array | None]:
-        """By what to multiply inputs, for the same typical length, and the output; nothing stands for one.
+        """For ``metric="balanced"``: a factor for each input, with which all have the same typical length.
 
-        With an output that is multiplied, its weight is divided by the same, and so are squared lengths.
-        Along the axis of the output lie the members of a stack: each has numbers of its own.
+        Returns these factors and one for the output; None, or no entry at all, means one. Where the output
+        is multiplied by a factor, the caller divides its weight, and squared lengths, by the same.
+
+        Args:
+            inputs: the values of the inputs.
+            axis: of a stack, the axis of the output along which its members lie: each has its own factors.
         """
         return (), None
 
     def stacked(self, number: int, differ: Sequence[bool]) -> "tuple[Rule, tuple[bool, ...], int]":
-        """The rule of several equal nodes in one, which inputs then are stacked, and the axis of the output.
+        """One rule for several equal nodes together.
 
-        ``differ`` says of each input whether the nodes do not all read the same.
+        Args:
+            number: how many nodes there are.
+            differ: for each input, whether the nodes read different values there.
+
+        Returns:
+            The rule, for each input whether it is stacked along a new first axis, and the axis of the output
+            along which the results of the nodes lie.
         """
         del number
         return self, (True,) * len(differ), 0
 
     def of_terms(self, signs: tuple[int, ...]) -> "Rule":
-        """The same function of a sum of other inputs: see `terms`."""
+        """This rule for a sum of other inputs, with these signs: see `terms`."""
         return dataclasses.replace(self, signs=signs)  # type: ignore[type-var]
 
     def as_target(self) -> "Target | None":
-        """What asks for this constraint at the end of a function; None where that means nothing."""
+        """The target that stands for this constraint at the end of a function; None if there is none."""
         return None
 
 
@@ -228,9 +240,9 @@ class Primitive(Rule):
     core: ClassVar[int] = 0
     """How many trailing axes of every input belong to one copy of the function."""
     joint: ClassVar[bool] = False
-    """Whether the whole of its inputs makes one copy, with an output of any shape."""
+    """Whether its inputs as a whole are one copy, with an output of any shape, as for a cumulative sum."""
     smooth: ClassVar[bool] = False
-    """Whether its derivative is what a soft sweep asks, and not `ask`."""
+    """Whether a soft sweep uses its derivative instead of `ask`."""
 
     @property
     def stackable(self) -> bool:
@@ -286,7 +298,8 @@ class Primitive(Rule):
     def ask(self, inputs: Arrays, output: jax.Array, goal: jax.Array, softness: float) -> Asked:
         """What a soft sweep asks of the inputs, given what is asked of the output: see `pjax.engines.soft`.
 
-        The multipliers of the soft projection, exact for what is linear; by default those of `dithered`.
+        By default the moves of a soft projection onto the graph of `dithered`, divided by its weight. Where
+        `sensitivity` is right, a linear function asks exactly by its transpose.
         """
         rule = self.dithered()
         point = output if rule is self else rule.forward(*inputs)
@@ -300,25 +313,28 @@ class Primitive(Rule):
         return 1.0
 
     def dithered(self) -> "Primitive":
-        """The mean of the function over small random changes of its input, where a step of it is steep.
+        """A primitive for methods that take small steps to project onto instead; by default this one.
 
-        Methods that take small steps project onto the graph of this one: the graph of a staircase does not
-        answer them. By default the function itself.
+        A staircase, such as rounding, does not change for small moves of its input. Its mean over small
+        random changes of the input (a dither) does: return the primitive for that.
         """
         return self
 
 
 SOFT = 0.01
-"""The softness of rules that have no form of their own for a vanishing one."""
+"""What rules without a special case for a softness of zero use in its place."""
 
 
 def answering(
     forward: Callable[..., jax.Array], ask: Callable[..., Asked], *, keep_output: bool = True
 ) -> Callable[..., jax.Array]:
-    """A function whose transpose, for JAX, is what it asks: of inputs, output and goal, in float32 or wider.
+    """A function whose derivative, for JAX, is replaced by ``ask``.
 
-    Inputs of which nothing is asked, such as constants, may be left out of the answer, or be None in it. What
-    is asked without a look at the output need not keep it, and is not given it.
+    Args:
+        forward: the function.
+        ask: from the inputs, the output and what is asked of the output, in float32 or wider, to what is
+            asked of each input. Inputs such as constants may be left out at the end, or be None.
+        keep_output: whether ``ask`` is given the output; if not, it need not be kept in memory.
     """
 
     def forwards(*inputs: jax.Array) -> tuple[jax.Array, Any]:
@@ -341,15 +357,15 @@ def answering(
 class Target(Rule):
     """A loss at the end of a function, with the operator that lowers it.
 
-    The operator is the proximal operator of the loss, with its ``scale``; or, where it has none, the
-    projection onto its minimisers, and the loss then is the squared distance to them.
+    With a field ``scale`` the operator is the proximal operator of the loss, times that scale. Without one it
+    is the projection onto the minimisers of the loss, which is the squared distance to them.
     """
 
     core: ClassVar[int] = 1
     """How many trailing axes of the predictions belong to one loss."""
     is_target: ClassVar[bool] = True
     of_difference: ClassVar[bool] = False
-    """Whether it depends on predictions minus labels alone, so that labels may follow from parameters."""
+    """Whether it depends only on predictions minus labels. Then labels, too, may depend on parameters."""
     moving = 1
 
     @abc.abstractmethod
@@ -380,17 +396,17 @@ class Target(Rule):
     def weighted(
         self, factor: jax.typing.ArrayLike, predictions: jax.Array, *labels: Any, **_: Any
     ) -> jax.Array:
-        """How the predictions move where the losses count by factors, of at most one in size.
+        """How the predictions move where each loss is multiplied by a factor between -1 and 1.
 
-        Without a ``scale`` the minimisers are a constraint: it holds for any factor but zero.
+        A target without a ``scale`` is a constraint: it ignores the factor, unless that is zero.
         """
         return jnp.where(per_loss(factor, predictions) == 0, 0, self.displace(predictions, *labels))
 
     def descent(self, predictions: jax.Array, *labels: Any, **_: Any) -> jax.Array:
-        """The direction in which the loss falls, by how much it falls: what small steps ask for.
+        """The negative gradient of the losses: what methods that take small steps ask of the predictions.
 
-        By default twice the move: that of a squared distance. Of a loss with a ``scale``, what its proximal
-        operator does for a small scale, over the scale.
+        By default, without a ``scale``, it is twice the move, the negative gradient of a squared distance.
+        With one it is the move of the proximal operator for a small scale, divided by that scale.
         """
         scale = getattr(self, "scale", None)
         if scale is None:
@@ -400,7 +416,7 @@ class Target(Rule):
 
 
 def per_loss(factor: jax.typing.ArrayLike, predictions: jax.Array) -> jax.Array:
-    """Numbers for losses, to multiply predictions by."""
+    """One factor for each loss, with the axes that it needs to be multiplied with predictions."""
     factor = jnp.asarray(factor)
     return factor.reshape(factor.shape + (1,) * (predictions.ndim - factor.ndim)) if factor.ndim else factor
 

@@ -31,8 +31,8 @@ class Max(Primitive):
 
     Args:
         sign: 1 for the maximum, -1 for the minimum.
-        behind: how many of the axes of the output lie behind the vector's in memory, where a compiler may
-            choose the order. Has no influence on the result.
+        behind: how many axes of the output should lie behind that of the vector in memory, on devices where
+            the compiler chooses the order of axes. Makes no difference to the result.
 
     >>> Max().project((jnp.array([0.0, 4.0, 3.0]),), jnp.array(2.0))
     ((Array([0., 3., 3.], dtype=float32),), Array(3., dtype=float32))

@@ -157,9 +157,9 @@ class SumRelu(Sum):
 
 @jax.custom_vjp
 def _rectified(s: jax.Array) -> jax.Array:
-    """The positive part; what is asked of it is asked of the number, but not of one below zero.
+    """The positive part. Numbers above zero are asked for what is asked of it, those below for nothing.
 
-    Nor is one at zero asked to go down.
+    A number at zero is asked to rise, but not to fall.
     """
     return jnp.maximum(s, 0)
 

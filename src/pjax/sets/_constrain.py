@@ -124,18 +124,18 @@ class Member(Target):
 
 
 def constrain(x: jax.typing.ArrayLike, into: Set, axis: int | Sequence[int] | None = None) -> jax.Array:
-    """Put a value into a set: a solver finds it there, and what reads it finds it there at any time.
+    """Put a value into a set: the result is the nearest point of the set.
 
-    The result is the nearest point of the set. In a traced function it is also a constraint on ``x`` itself,
-    which the solvers of `pjax.optim` project onto; `ExtrapolatedProjections`, whose steps are small, lets
-    what is asked of the result pass through to ``x``. A function may end in such values instead of losses:
-    then each is a target, with the squared distance to the set as its loss.
+    So whatever reads the result finds it in the set at any time. In a traced function it is also a constraint
+    on ``x`` itself: solvers of `pjax.optim` move ``x`` into the set. `ExtrapolatedProjections` does not; it
+    hands on to ``x`` what is asked of the result, but for moves away from the set. A function may end in such
+    values instead of losses: then each is a target, with the squared distance to the set as its loss.
 
     Args:
         x: floating-point numbers.
         into: a set of `pjax.sets`.
-        axis: the axis or axes along which the slices lie that are members. By default, of vectors the whole
-            of ``x`` is one; of matrices it is the last two axes. Numbers are members one by one.
+        axis: the axis or axes along which the members of the set lie. By default ``x`` as a whole is one
+            vector; for sets of matrices the last two axes are one matrix. Sets of numbers take no axis.
 
     >>> from pjax import sets
     >>> constrain(jnp.array([[0.5, 2.0], [3.0, 0.0]]), sets.Simplex(), axis=0).tolist()

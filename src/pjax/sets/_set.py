@@ -25,7 +25,7 @@ class Set(abc.ABC):
     """
 
     entries: ClassVar[tuple[str, ...]] = ()
-    """Fields with a number for every entry of the value; all other arrays have one for every member."""
+    """Fields with a number for every entry of the value; all other fields have one for every member."""
 
     @property
     def core(self) -> int:
@@ -41,9 +41,10 @@ class Set(abc.ABC):
         del shape
 
     def relaxed(self) -> "Set | None":
-        """A convex set around this one, or None for the whole space; the set itself if it is convex.
+        """A convex set that holds this one, or None for the whole space; the set itself if it is convex.
 
-        Methods that take small steps go by this one: most small moves do not change the nearest integer.
+        `ExtrapolatedProjections` uses it in place of the set: most small moves do not change, for example,
+        the nearest integer, so that its small steps would learn nothing from the set itself.
         """
         return self
 

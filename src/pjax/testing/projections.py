@@ -366,6 +366,26 @@ class _Check:
         offset = off_graph / (eps * height + least)
         drift = jnp.sqrt(norm(_flat(again) - end) ** 2 + weight * (output_again - output) ** 2) / unit
 
+        found = norm(end - origin) ** 2 + weight * (output - target) ** 2
+        best = self.searched(end, origin, target, weight, found, eps, key)
+        # A point that is off by rounding is off by this much in its cost.
+        excess = report.relative_excess(found, best, report.ROUNDINGS * unit)
+        finite = jnp.isfinite(found)
+        return tuple(jnp.where(finite, v, jnp.inf) for v in (excess, offset, drift, found, best))
+
+    def searched(
+        self,
+        end: jax.Array,
+        origin: jax.Array,
+        target: jax.Array,
+        weight: jax.Array,
+        found: jax.Array,
+        eps: float,
+        key: jax.Array,
+    ) -> jax.Array:
+        """The least cost that a search finds, from the projections (``end``), their costs, and elsewhere."""
+        free, alone = jnp.asarray(self.free()), self.alone
+        norm = functools.partial(jnp.linalg.norm, axis=-1)
         kept = jnp.asarray(self.each(lambda i: i in self.sided))
         coarse = eps * 2.0 ** jnp.floor(jnp.log2(jnp.abs(origin)))
         single = float(np.finfo(np.float32).eps)
@@ -386,7 +406,6 @@ class _Check:
                 total = functools.reduce(jnp.maximum, (jnp.where(c < jnp.inf, c, 0) for c in beside), total)
             return total
 
-        found = norm(end - origin) ** 2 + weight * (output - target) ** 2
         best = search.keep((origin, cost(origin)), end, cost(end))
         first, *more = jax.random.split(key, 4)
         wide = jnp.maximum(jnp.maximum(norm(origin), jnp.abs(target)), jnp.sqrt(jnp.abs(target)))
@@ -401,12 +420,8 @@ class _Check:
             best = search.dense(cost, best, origin, jnp.ones_like(origin) * free, jnp.sqrt(found))
         noise = jax.random.normal(more[0], origin.shape) * free
         starts = [end, origin, best[0], origin + wide[:, None] * noise / math.sqrt(end.shape[-1])]
-        best = search.levenberg(self.value, cost, best, jnp.stack(starts), origin, target, weight, free, 24)
-        best = search.around(cost, best, norm(best[0] - origin), more[1], free)
-        # A point that is off by rounding is off by this much in its cost.
-        excess = report.relative_excess(found, best[1], report.ROUNDINGS * unit)
-        finite = jnp.isfinite(found)
-        return tuple(jnp.where(finite, v, jnp.inf) for v in (excess, offset, drift, found, best[1]))
+        best = search.levenberg(self.value, cost, best, jnp.stack(starts), origin, target, weight, free)
+        return search.around(cost, best, norm(best[0] - origin), more[1], free)[1]
 
     def steepness(self, end: jax.Array, origin: jax.Array, eps: float) -> jax.Array:
         """How much the function of one number changes when rounding changes the number, over that change."""
@@ -462,7 +477,7 @@ class _TargetCheck(_Check):
         noise = jax.random.normal(key, origin.shape)
         directions = jnp.stack([final - origin, noise, jax.grad(lambda flat: jnp.sum(cost(flat)))(origin)])
         best = search.along(cost, best, origin, directions, reach, 6)
-        best = search.descend(cost, best, jnp.stack([final, origin, best[0]]), 100)
+        best = search.descend(cost, best, jnp.stack([final, origin, best[0]]))
         best = search.around(cost, best, norm(best[0] - origin), key, jnp.ones(origin.shape[-1]))
         unit = norm(origin) + norm(final)
         if labels.dtype == origin.dtype and self.scale is not None:

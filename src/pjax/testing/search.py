@@ -88,11 +88,9 @@ def _zoom(
     return keep(best, base + step[:, None] * unit, costs)
 
 
-def around(
-    cost: Cost, best: Best, radius: jax.Array, key: jax.Array, free: jax.Array, draws: int = 3
-) -> Best:
-    """Random points around the best one, at radii over eight decades."""
-    radii = jnp.repeat(10 ** jnp.linspace(-7, 0, 8, dtype=radius.dtype), draws)
+def around(cost: Cost, best: Best, radius: jax.Array, key: jax.Array, free: jax.Array) -> Best:
+    """Random points around the best one, three at each of eight radii over seven decades."""
+    radii = jnp.repeat(10 ** jnp.linspace(-7, 0, 8, dtype=radius.dtype), 3)
 
     def attempt(best: Best, draw: tuple[jax.Array, jax.Array]) -> tuple[Best, None]:
         key, size = draw
@@ -113,7 +111,6 @@ def levenberg(
     target: jax.Array,
     weight: jax.Array,
     free: jax.Array,
-    steps: int,
 ) -> Best:
     """Damped Gauss-Newton on ``|x - origin|^2 + weight (value(x) - target)^2``, from many starts."""
 
@@ -135,13 +132,13 @@ def levenberg(
 
     def run(best: Best, start: jax.Array) -> tuple[Best, None]:
         state = (start, cost(start), jnp.zeros_like(target))
-        (points, costs, _), _ = jax.lax.scan(step, state, None, length=steps)
+        (points, costs, _), _ = jax.lax.scan(step, state, None, length=24)
         return keep(best, points, costs), None
 
     return jax.lax.scan(run, best, starts)[0]
 
 
-def descend(cost: Cost, best: Best, starts: jax.Array, steps: int) -> Best:
+def descend(cost: Cost, best: Best, starts: jax.Array) -> Best:
     """Gradient descent from many starts with Barzilai-Borwein steps."""
     slope = jax.grad(lambda points: jnp.sum(cost(points)))
 
@@ -162,7 +159,7 @@ def descend(cost: Cost, best: Best, starts: jax.Array, steps: int) -> Best:
         first = slope(start)
         size = jnp.full(start.shape[:1], 1e-4, start.dtype)
         state = (best, start - size[:, None] * first, first, size)
-        return jax.lax.scan(step, state, None, length=steps)[0][0], None
+        return jax.lax.scan(step, state, None, length=100)[0][0], None
 
     return jax.lax.scan(run, best, starts)[0]
 

@@ -62,7 +62,7 @@ def histories(problem: Problem, length: int | None) -> dict[int, int | None]:
 
 
 def _next_to_targets(graph: Graph) -> set[int]:
-    """The contractions from which a way leads to a target that passes no other contraction."""
+    """The contractions from which a target can be reached without passing another contraction."""
     found, ahead = set[int](), [node.index for node in graph.targets]
     while ahead:
         for source in {s for wire in graph.nodes[ahead.pop()].wires for s in wire.sources} - found:
@@ -198,10 +198,10 @@ class EdgeSpace:
         return edges.combine([(1, edges), (1, on)])
 
     def extrapolated(self, k: int, before: AllEdges, after: AllEdges) -> AllEdges:
-        """The state after the projection onto set k, with the moves of the edges into its nodes extrapolated.
+        """The state after the projection onto set k, extrapolated: see `pjax.engines.extrapolation`.
 
-        These edges move on, so that the mean of the edges of each source moves by a factor more. For stored
-        edges.
+        The edges into the nodes of the set move further, so that the mean of the edges of each source moves
+        as far as its factor says. For stored edges only.
         """
         problem, graph = self.problem, self.problem.graph
         sums: dict[int, dict[int, jax.Array]] = {0: {}, 1: {}, 2: {}}  # of powers of the moves
@@ -238,7 +238,7 @@ class EdgeSpace:
         for i, old in enumerate(edges.arrays):
 
             def pushed(start: dict[int, jax.Array], i: int = i) -> jax.Array:
-                """What the edges of input i see of displacements; nothing in those of constants."""
+                """Displacements of sources as the edges of input i see them; zero for those of constants."""
                 assert node.rule is not None
                 seen = problem.push(node.index, i, start)
                 return node.rule.expand(i, problem.zeros(node.index, i) if seen is None else seen)

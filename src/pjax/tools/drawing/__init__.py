@@ -16,7 +16,7 @@ from typing import Any
 from pjax.errors import InputError
 from pjax.graph import read as tracing
 from pjax.optim.alternating_projections import AlternatingProjections
-from pjax.optim.solver import Solver
+from pjax.optim.solver import Solver, check_solver
 from pjax.tools.drawing.diagram import Diagram, DiagramMaker
 from pjax.tools.drawing.svg import svg_text
 from pjax.tools.drawing.text import mermaid_text
@@ -86,6 +86,7 @@ def draw(fn: Any, params: Any = None, solver: Solver | None = None, *, fold: boo
     flowchart LR
     """
     solver = AlternatingProjections() if solver is None else solver
+    check_solver(solver)
     function, _, traced = given(fn, params)
     graph = tracing.build(traced, sweeps=solver.sweeps)
     titles = constant_names(fn, function, traced.constants)
