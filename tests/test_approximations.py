@@ -284,3 +284,21 @@ def test_other_types_are_refused(given):
 def test_what_keeps_nothing_has_no_type():
     with pytest.raises(TypeError, match="has no option 'state_dtype'"):
         optim.ExtrapolatedProjections(state_dtype="bfloat16")
+
+
+@pytest.mark.parametrize(("length", "rows", "scale"), [(8, 12, 0.3), (32, 48, 1.0), (64, 80, 3.0)])
+def test_what_is_rounding_of_a_difference_does_not_grow(length, rows, scale):
+    """Both factors of the diagonal of a Gram matrix are the same, which no step may take apart."""
+    params = jax.random.normal(KEY, (rows, length)) / 4
+    goal = scale * jnp.eye(rows)
+
+    def found(params, **options):
+        method = DouglasRachford(steps_per_update=10, **options)
+        return method.update(lambda p: pjax.squared_error(p @ p.T, goal), params)[0]
+
+    moved = found(params)
+    assert jnp.abs(moved - params).max() > 0.1
+    np.testing.assert_allclose(moved, found(params, edges="explicit"), atol=1e-5)
+    rounded = params * (1 + 4e-7 * jax.random.uniform(KEY, params.shape, minval=-1))
+    for options in ({}, {"edges": "explicit"}):
+        np.testing.assert_allclose(found(rounded, **options), found(params, **options), atol=2e-5)

@@ -52,22 +52,23 @@ class Multiplier(NamedTuple):
     root: jax.Array
     """``lam / (1 - abs(lam))``; infinite on a sphere."""
 
-    @property
-    def growth(self) -> Pair:
+    def growth(self, plus: jax.typing.ArrayLike = 1, minus: jax.typing.ArrayLike = 1) -> Pair:
         """``x + y`` is multiplied by one plus the first, ``x - y`` by one plus the second.
 
         From the root, which has all digits also where one grows far: a sum of `own` and `other` would cancel.
+        Given ``|x + y|²`` and ``|x - y|²``, nothing grows where these are zero: it would be rounding.
         """
 
-        def grown(u: jax.Array) -> jax.Array:
-            u = jnp.where(u == jnp.inf, 0, jnp.maximum(u, -HUGE))
+        def grown(u: jax.Array, square: jax.typing.ArrayLike) -> jax.Array:
+            u = jnp.where((u == jnp.inf) | (square == 0), jnp.minimum(u, 0), u)
+            u = jnp.maximum(u, -HUGE)
             return u / (1 + 2 * jnp.maximum(-u, 0))
 
-        return grown(self.root), grown(-self.root)
+        return grown(self.root, plus), grown(-self.root, minus)
 
     def squared(self, plus: jax.Array, minus: jax.Array) -> jax.Array:
         """How far ``x`` and ``y`` move, squared, given ``|x + y|²`` and ``|x - y|²``."""
-        grow_plus, grow_minus = self.growth
+        grow_plus, grow_minus = self.growth()
         return (grow_plus**2 * plus + grow_minus**2 * minus) / 2 + 2 * jnp.abs(self.spheres.beyond)
 
     def along(self, i: int, length: int) -> jax.Array:
@@ -376,13 +377,14 @@ class Dot(Primitive):
         else:
             # Not by `Multiplier.own` and `other`: they cancel where x and y are nearly equal or opposite.
             plus, minus = x + y, x - y
-            mirrored = _mirrored(jnp.sum(plus * plus, axis=-1), jnp.sum(minus * minus, axis=-1), residual, w)
+            mirrored = _mirrored(*sums_of_squares(plus, minus, lambda v: jnp.sum(v, axis=-1)), residual, w)
             positive, root, at = mirrored[0], _solve(*mirrored), _spheres(*mirrored)
             half, nothing = jnp.sqrt(jnp.abs(at.beyond)), at.vanish
             lean = jnp.where(nothing, 0, half * jax.lax.rsqrt(jnp.where(nothing, 1, at.square)))
             sphere = jnp.isinf(root)
             u = jnp.where(sphere, 0, jnp.abs(root))
-            near, far = u[..., None], jnp.where(sphere, -0.5, -u / (1 + 2 * u))[..., None]
+            near = jnp.where(mirrored[1] > 0, u, 0)[..., None]  # what is only rounding does not grow
+            far = jnp.where(sphere, -0.5, -u / (1 + 2 * u))[..., None]
             grown = jnp.where(positive[..., None], plus, minus)
             rest = jnp.where(positive[..., None], minus, plus)
             added = jnp.where(nothing, 2 * half / math.sqrt(x.shape[-1]), 0)

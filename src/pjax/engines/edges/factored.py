@@ -114,7 +114,7 @@ class Factored(OfSources):
         minus = jnp.maximum(norm - 2 * product + extra_minus, 0)
         # The history's share of the product comes with small factors: no cancellation.
         m = rule.solve(at, plus, minus, goal - drift - (extra_plus - extra_minus) / 4)
-        grow_plus, grow_minus = m.growth
+        grow_plus, grow_minus = m.growth()
         after = Factored(
             self.base,
             self._longer((x, y)),

@@ -236,7 +236,7 @@ class Split(OfSources, Whole):
             plus, minus = sums_of_squares(total, difference, lambda x: end_kernel(x.sum(-1)))
             crossed = end_kernel((whole[1] * rest[0] + flat[0] * rest[1]).sum(-1))
             m = rule.solve(at, plus, minus, goal - drift - crossed)
-            grown, shrunk = (end_kernel(g / 2)[..., None] for g in m.growth)
+            grown, shrunk = (end_kernel(g / 2)[..., None] for g in m.growth(plus, minus))
             both = grown * total, shrunk * difference
             more = [end_kernel(m.spheres.add(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
             found = both[0] + both[1] + more[0], both[0] - both[1] + more[1]
@@ -247,10 +247,10 @@ class Split(OfSources, Whole):
             plus, minus = sum_and_difference(norm + mine, at.point + drift + crossed, norm + abs(mine))
             m = rule.solve(at, plus, minus, goal - drift - crossed)
             # Written out: a few numbers for each dot product, not to be found again for each of its edges.
-            other = end_kernel(m.other)[..., None]
+            grow_plus, grow_minus = m.growth(plus, minus)
+            own, other = (grow_plus + grow_minus) / 2, end_kernel((grow_plus - grow_minus) / 2)[..., None]
             along = [
-                end_kernel(own)[..., None] * visible(v)
-                for own, v in zip(m.both_along(rule.length), whole, strict=True)
+                end_kernel(own + m.spheres.add(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)
             ]
             found = along[0] + other * whole[1], along[1] + other * whole[0]
 

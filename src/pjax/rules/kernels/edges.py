@@ -136,7 +136,8 @@ def project(
             plus, minus = sums_of_squares(*both_ways, _over_slots)
             found = multiplier(plus, minus, wish, w, in_kernel=True)
             spheres = [found.spheres.add(i, length)[None, :, None] for i in (0, 1)]
-            grown, shrunk = (g[None, :, None] / 2 * v for g, v in zip(found.growth, both_ways, strict=True))
+            growth = found.growth(plus, minus)
+            grown, shrunk = (g[None, :, None] / 2 * v for g, v in zip(growth, both_ways, strict=True))
             moves = (
                 grown + shrunk + spheres[0] * visible(first),
                 grown - shrunk + spheres[1] * visible(second),
