@@ -743,10 +743,8 @@ def test_what_cannot_be_measured():
         debug.violations(equations, jnp.full(5, jnp.nan), optim.AlternatingProjections())
 
 
-TOOLS = [
-    *(debug.violations, debug.locate_nan, debug.explain_partition),
-    *(pjax.draw, pjax.profile, pjax.summary),
-]
+LOOKS = [debug.violations, debug.locate_nan, debug.explain_partition]
+TOOLS = [*LOOKS, pjax.draw, pjax.profile, pjax.summary]
 
 
 @pytest.mark.parametrize("look", TOOLS, ids=lambda look: look.__name__)

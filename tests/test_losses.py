@@ -198,12 +198,8 @@ TYPES = [np.float32, np.float16, np.int32, np.bool_]
 @pytest.mark.parametrize("dtype", TYPES)
 def test_labels_of_every_type_are_looked_at(dtype):
     """By a method, which traces the function: several classes at once are no probabilities."""
-    solver, x, labels = (
-        pjax.optim.AlternatingProjections(steps_per_update=1),
-        jnp.asarray(X),
-        np.ones(X.shape),
-    )
-    labels = labels.astype(dtype)
+    solver, x = pjax.optim.AlternatingProjections(steps_per_update=1), jnp.asarray(X)
+    labels = np.ones(X.shape, dtype)
     with pytest.raises(InputError, match="add up to"):
         solver.update(lambda x: pjax.cross_entropy(x, labels), x)
     with pytest.raises(InputError, match="add up to"):

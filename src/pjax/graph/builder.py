@@ -557,12 +557,14 @@ class Builder:
         inner, length = eqn.params["jaxpr"], eqn.params["length"]
         body = jaxprs.opened(inner)
         consts, carry = jaxprs.scan_counts(eqn)
-        avals = [aval(v) for v, want in zip(eqn.outvars, live, strict=True) if want]
-        if not length or any(jnp.issubdtype(a.dtype, jnp.complexfloating) for a in avals):
+        avals = {i: aval(v) for i, (v, want) in enumerate(zip(eqn.outvars, live, strict=True)) if want}
+        if not length or any(jnp.issubdtype(a.dtype, jnp.complexfloating) for a in avals.values()):
             return None
-        held: list[Expr | None] = [_aside(out) for out in self.constant(eqn, args)]
-        if not any(_is_real(a.dtype) for a in avals):
-            return held
+        real = {i: a for i, a in avals.items() if _is_real(a.dtype)}
+        others = self.constant(eqn, args) if len(real) < len(avals) else []
+        found = {i: _aside(out) for i, out in enumerate(others) if i in avals}
+        if not real:
+            return [found.get(i) for i in range(len(live))]
         _, needs = jaxprs.needed(body, live)
         states = range(consts, consts + carry)
         kept = [i for i, need in enumerate(needs) if need or (i in states and live[i - consts])]
@@ -592,13 +594,12 @@ class Builder:
             eqn.params["reverse"],
             eqn.params["unroll"],
             (*(False for _ in extra), *is_leaf),
-            tuple((tuple(a.shape), a.dtype) for a in avals),
+            tuple((tuple(a.shape), a.dtype) for a in avals.values()),
         )
         given, line = [*extra, *(args[i] for i in kept)], lines.user_line(eqn)
         flat = self.operation(rule, *given, shape=(rule.size,), dtype=rule.dtype, line=line)
-        real = [i for i, want in enumerate(live) if want and _is_real(aval(eqn.outvars[i]).dtype)]
-        parts = dict(zip(real, _parts(flat, [aval(eqn.outvars[i]) for i in real]), strict=True))
-        return [parts.get(i, out) for i, out in enumerate(held)]
+        found |= zip(real, _parts(flat, list(real.values())), strict=True)
+        return [found.get(i) for i in range(len(live))]
 
     def _cond(self, eqn: jex.JaxprEqn, args: list[Expr], wanted: Sequence[bool]) -> list[Expr | None]:
         """All branches; what was not taken is not read."""

@@ -231,28 +231,21 @@ class Split(OfSources, Whole):
         flat = rule.expand(0, inputs[0]), rule.expand(1, inputs[1])
         rest = self.rest[0].value, self.rest[1].value
         whole = flat[0] + rest[0], flat[1] + rest[1]
+        total, difference = whole[0] + whole[1], whole[0] - whole[1]
         if rule.length <= SHORT:
-            total, difference = whole[0] + whole[1], whole[0] - whole[1]
             plus, minus = sums_of_squares(total, difference, lambda x: end_kernel(x.sum(-1)))
             crossed = end_kernel((whole[1] * rest[0] + flat[0] * rest[1]).sum(-1))
-            m = rule.solve(at, plus, minus, goal - drift - crossed)
-            grown, shrunk = (end_kernel(g / 2)[..., None] for g in m.growth(plus, minus))
-            both = grown * total, shrunk * difference
-            more = [end_kernel(m.spheres.add(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
-            found = both[0] + both[1] + more[0], both[0] - both[1] + more[1]
         else:
             dx, dy = self.shifts
             norm = rule.norm(at, 0, dx) + rule.norm(at, 1, dy)
             mine, crossed = self._products(rule, *inputs)
             plus, minus = sum_and_difference(norm + mine, at.point + drift + crossed, norm + abs(mine))
-            m = rule.solve(at, plus, minus, goal - drift - crossed)
-            # Written out: a few numbers for each dot product, not to be found again for each of its edges.
-            grow_plus, grow_minus = m.growth(plus, minus)
-            own, other = (grow_plus + grow_minus) / 2, end_kernel((grow_plus - grow_minus) / 2)[..., None]
-            along = [
-                end_kernel(own + m.spheres.add(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)
-            ]
-            found = along[0] + other * whole[1], along[1] + other * whole[0]
+        m = rule.solve(at, plus, minus, goal - drift - crossed)
+        # Written out: a few numbers for each dot product, not to be found again for each of its edges.
+        grown, shrunk = (end_kernel(g / 2)[..., None] for g in m.growth(plus, minus))
+        both = grown * total, shrunk * difference
+        more = [end_kernel(m.spheres.add(i, rule.length))[..., None] * visible(whole[i]) for i in (0, 1)]
+        found = both[0] + both[1] + more[0], both[0] - both[1] + more[1]
 
         def kept(i: int) -> jax.Array:
             return found[i].astype(self.rest[i].terms[0][1].dtype)
